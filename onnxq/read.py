@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxq.backend_choice import backend_named
-from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
+from onnxq.given.fold_quantized import fold_into_quantized
 from onnxq.graph.files.load_named import load_named
 from onnxq.prepare import Source
 from onnxq.quantized import Quantized
@@ -19,7 +19,7 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
     """Read a model that carries quantizers (QDQ, or ``onnxq::FakeQuantize``) back into a :class:`Quantized`.
 
     Batch normalizations behind quantized weights are folded into their integers and scales, exactly, see
-    :func:`onnxq.given.fold_batchnorm.fold_quantized_batchnorm`.
+    :func:`onnxq.given.fold_quantized.fold_into_quantized`.
 
     Args:
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
@@ -36,8 +36,8 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
 
 
 def read_folded(model: Source, *, backend: str, arithmetic: bool = False) -> Quantized:
-    """See :func:`read`; what ``arithmetic`` is, see :func:`onnxq.given.fold_batchnorm.fold_quantized_batchnorm`."""
+    """See :func:`read`; what ``arithmetic`` is, see :func:`onnxq.given.fold_quantized.fold_into_quantized`."""
     found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
-    plan, numbers, notes = fold_quantized_batchnorm(found.model, found.plan, found.qparams, arithmetic=arithmetic)
+    plan, numbers, notes = fold_into_quantized(found.model, found.plan, found.qparams, arithmetic=arithmetic)
     plan = sort_nodes(found.model, found.backend, plan)  # anew: some are folded
     return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))

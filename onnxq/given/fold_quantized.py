@@ -24,13 +24,13 @@ from onnxq.qparams import QParams, dequantize, quantize
 from onnxq.ranged import MIN_SCALE
 from onnxq.spec import PerBlock, PerChannel, PerTensor, Scheme
 
-__all__ = ["fold_quantized_batchnorm"]
+__all__ = ["fold_into_quantized"]
 
 _NORM = "BatchNormalization"
-_PASS = "fold_quantized_batchnorm"
+_PASS = "fold_into_quantized"
 
 
-def fold_quantized_batchnorm(
+def fold_into_quantized(
     model: ir.Model, plan: Plan, numbers: Mapping[str, QParams], *, arithmetic: bool = False
 ) -> tuple[Plan, dict[str, QParams], list[Note]]:
     """Fold batch normalizations into quantized layers before them, exactly.

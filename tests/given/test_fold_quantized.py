@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import onnxq
 from onnxq.backends.onnxruntime import BACKEND
-from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
+from onnxq.given.fold_quantized import fold_into_quantized
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load_named import load_named
 from onnxq.ort.session import Session
@@ -69,7 +69,7 @@ def test_no_integer_is_rounded_anew(name: str) -> None:
     codes, scale, zero = CASES[name]
     given = read(load_named(net(codes, scale, zero)), BACKEND)
     model = given.model.clone()
-    plan, numbers, notes = fold_quantized_batchnorm(model, given.plan, given.qparams)
+    plan, numbers, notes = fold_into_quantized(model, given.plan, given.qparams)
     assert "1 batch normalizations" in str(notes[0])
     assert [n.op_type for n in model.graph] == ["Conv"]
     site = next(s for s in plan.sites if s.role == "weight")
@@ -122,7 +122,7 @@ def test_what_stands_behind_no_quantized_layer_stays(before: str) -> None:
         for end in (*proto.graph.input, *proto.graph.output):
             end.type.tensor_type.shape.dim[1].dim_value = 4
     given = read(load_named(proto), BACKEND)
-    plan, numbers, notes = fold_quantized_batchnorm(given.model, given.plan, given.qparams)
+    plan, numbers, notes = fold_into_quantized(given.model, given.plan, given.qparams)
     assert "BatchNormalization" in {n.op_type for n in given.model.graph} and notes == []
     assert plan.sites == given.plan.sites and numbers == given.qparams
 
@@ -140,7 +140,7 @@ def test_the_lowest_integer_of_a_full_range_has_no_negative() -> None:
     codes[1, 0, 0, 0] = -128  # channel 1 changes its sign
     given = read(load_named(net(codes, scale, zero)), BACKEND)
     model = given.model.clone()
-    plan, numbers, notes = fold_quantized_batchnorm(model, given.plan, given.qparams)
+    plan, numbers, notes = fold_into_quantized(model, given.plan, given.qparams)
     assert "holds -128" in str(notes[0]) and plan == given.plan and numbers == dict(given.qparams)
     assert [n.op_type for n in model.graph] == ["Conv", "BatchNormalization"]
 

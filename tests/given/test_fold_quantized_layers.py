@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from onnxq.backends.onnxruntime import BACKEND
-from onnxq.given.fold_batchnorm import fold_quantized_batchnorm
+from onnxq.given.fold_quantized import fold_into_quantized
 from onnxq.graph.files.load_named import load_named
 from onnxq.ort.session import Session
 from onnxq.plan import Plan
@@ -51,7 +51,7 @@ def folded(proto: onnx.ModelProto, feeds: list[dict[str, Any]]) -> tuple[Quantiz
     """Before and after, which must give the same numbers, and what is said."""
     given = read(load_named(proto), BACKEND)
     model = given.model.clone()
-    plan, numbers, notes = fold_quantized_batchnorm(model, given.plan, given.qparams)
+    plan, numbers, notes = fold_into_quantized(model, given.plan, given.qparams)
     for sample in feeds:
         before, after = (Session(m, optimize=False).run(sample) for m in (given.model, model))
         for name, want in before.items():
@@ -162,7 +162,7 @@ def test_powers_of_two_are_folded_only_into_powers_of_two(exact: bool) -> None:
         given.plan, sites=tuple(replace(s, spec=spec) if s.name == name else s for s in given.plan.sites)
     )
     model = given.model.clone()
-    _, made, notes = fold_quantized_batchnorm(model, plan, numbers)
+    _, made, notes = fold_into_quantized(model, plan, numbers)
     if exact:
         np.testing.assert_array_equal(made[name].scale, f32([0.25, 0.5, 0.125, 0.0625]))
     else:
