@@ -80,12 +80,12 @@ def _gathered(node: ir.Node, dims: Dims) -> NDArray[np.int64] | None:
 
 
 def _sliced(node: ir.Node, dims: Dims) -> NDArray[np.int64] | None:
-    start, end, axis, step = (*(constant_array(value) for value in node.inputs[1:]), None, None, None, None)[:4]
-    if start is None or end is None or start.size != 1 or end.size != 1:
-        return None
-    if any(value is not None and number is None for value, number in zip(node.inputs[3:], (axis, step), strict=False)):
-        return None  # computed
-    return _numbers(dims[int(start[0]) : int(end[0]) : int(step[0]) if step is not None else 1])
+    arrays = [constant_array(value) for value in node.inputs[1:] if value is not None]
+    numbers = [int(array.reshape(-1)[0]) for array in arrays if array is not None and array.size == 1]
+    if len(numbers) != len(arrays) or len(numbers) < 2:
+        return None  # one is computed
+    step = numbers[-1] if len(node.inputs) > 4 and node.inputs[4] is not None else 1
+    return _numbers(dims[numbers[0] : numbers[1] : step]) if step else None
 
 
 def _numbers(dims: Dims | None) -> NDArray[np.int64] | None:

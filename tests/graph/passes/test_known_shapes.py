@@ -66,6 +66,12 @@ def test_a_pick_beyond_the_end_is_left_to_the_runtime() -> None:
     assert "Gather" in ops(model)
 
 
+def test_a_slice_in_steps_of_zero_is_left_to_the_runtime() -> None:
+    text = "(float[N, 8] x) => (int64[1] y) { d = Shape (x)  k = Slice (d, one, two, none, none)  y = Neg (k) }"
+    model = load(build(text, one=i64([1]), two=i64([2]), none=i64([0])))
+    assert not fold_shapes(model)
+
+
 def test_a_scale_that_is_computed_from_a_width_is_folded_into_the_layer() -> None:
     """The factor of attention as exporters write it, width ** -0.5, with a free batch."""
     model = build(
