@@ -9,7 +9,7 @@ behind it the signal is lost. What stands in front is looked at only where the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 import onnx_ir as ir
@@ -89,13 +89,7 @@ def noise_amplifiers(
         Node name → reason to keep it float.
     """
     plan = quantized.plan
-    behind = _behind_quantized(model.graph, plan, picking(model).nodes)
-    suspects = [
-        node
-        for node in all_nodes(model)
-        if node.op_type in suspected and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
-        if not _only_scales(node)
-    ]
+    suspects = _suspects(model, plan, suspected)
     if not suspects or not samples:
         return {}
     rendered = quantized.rendered()
@@ -107,28 +101,66 @@ def noise_amplifiers(
         at_home = quantized.backend.at_home
         return _errors(model, rendered, wanted, samples, sizes or {}, options, at_home, lambda _: advance(next(done)))
 
-    error = measured([found[-1] for found in pairs.values()])
     least = _LOST if options.placement != "all" else -math.inf
-    poor = [found for found in pairs.values() if found[-1] in error and _is_poor(error[found[-1]], least)]
-    if read_too := list(dict.fromkeys(pair for found in poor for pair in found[:-1] if pair not in error)):
-        error |= measured(read_too)
+    error = _errors_around(pairs.values(), measured, least)
     found: dict[str, str] = {}
     seen: set[ir.Node] = set()
-    for node in suspects:
-        *read, written = pairs.get(node) or [("", "")]
-        if written not in error or not any(pair in error for pair in read):
+    for node, (*read, written) in pairs.items():
+        if (
+            written not in error
+            or (loss := _loss([error[p] for p in read if p in error], error[written], least)) is None
+        ):
             continue
-        after, before = error[written].sqnr_centred, [error[pair].sqnr_centred for pair in read if pair in error]
-        breaks = bool(error[written].broken) and not any(error[pair].broken for pair in read if pair in error)
-        drowns = after < _LOST and min(before) - after >= _DROP and options.placement != "all"
-        if not breaks and not drowns:
-            continue
-        loss = "to infinite values or NaN" if breaks else f"from {min(before):.0f} dB to {after:.0f} dB"
         why = f"{node.op_type} '{node.name}' after it amplifies quantization noise ({loss})"
         found.update(dict.fromkeys(_ahead(node, plan, seen), why))
         if node.name and node.name in plan.quantized:
             found[node.name] = f"it amplifies quantization noise ({loss})"
     return found
+
+
+def _suspects(model: ir.Model, plan: Plan, suspected: Container[str]) -> list[ir.Node]:
+    """Nodes of some operators that read what quantized nodes made, and may amplify its noise."""
+    behind = _behind_quantized(model.graph, plan, picking(model).nodes)
+    return [
+        node
+        for node in all_nodes(model)
+        if node.op_type in suspected and node.outputs[0].dtype is ir.DataType.FLOAT and node in behind
+        if not _only_scales(node)
+    ]
+
+
+def _errors_around(
+    pairs: Iterable[Sequence[Pair]], measured: Callable[[Sequence[Pair]], dict[Pair, Errors]], least: float
+) -> dict[Pair, Errors]:
+    """Errors of what nodes write, and of what those read whose results are poor.
+
+    Args:
+        pairs: of each node, what it reads and last what it writes.
+        measured: measures some of them.
+        least: dB below which a result is poor.
+    """
+    found = list(pairs)
+    error = measured([written for *_, written in found])
+    poor = [read for *read, written in found if written in error and _is_poor(error[written], least)]
+    if more := list(dict.fromkeys(pair for read in poor for pair in read if pair not in error)):
+        error |= measured(more)
+    return error
+
+
+def _loss(read: Sequence[Errors], written: Errors, least: float) -> str | None:
+    """What a node makes of the signal that it reads, in words, where it loses it.
+
+    Args:
+        read: errors of what it reads, as far as they are known.
+        written: of what it writes.
+        least: dB below which a signal counts as lost.
+    """
+    if not read:
+        return None
+    if written.broken and not any(errors.broken for errors in read):
+        return "to infinite values or NaN"
+    before, after = min(errors.sqnr_centred for errors in read), written.sqnr_centred
+    return f"from {before:.0f} dB to {after:.0f} dB" if after < least and before - after >= _DROP else None
 
 
 def _only_scales(node: ir.Node) -> bool:
