@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnxq.errors import OptionError
 from onnxq.options import Options
+from onnxq.spec import Scheme
 
 if TYPE_CHECKING:
     from onnxq.backend import Backend
@@ -21,13 +22,15 @@ def check_scheme(target: Backend, options: Options) -> None:
 
     Raises:
         OptionError: the options ask for zero points where activations have none, for scales per channel where no row
-            has an axis, for zero points of weights where they have none or not in the widths asked for, or for weights
-            without where the target's have them.
+            has an axis, for a reduced range of int8 weights where it has none of these, for zero points of weights
+            where they have none or not in the widths asked for, or for weights without where the target's have them.
     """
     if target.activation.symmetric and (where := _where(options, "symmetric", False)):
         raise OptionError(f"{target.name} has no zero points", where=where, hint=_HINT)
     if not target.has_channels and (where := _where(options, "per_channel", True)):
         raise OptionError(f"{target.name} has one scale for all of a weight", where=where, hint=_HINT)
+    if options.reduce_range and (target.weight.scheme is not Scheme.UNIFORM or not target.weight.signed):
+        raise OptionError(f"{target.name} has no int8 weights", where="reduce_range", hint=_HINT)
     if not target.weight.symmetric and (where := _where(options, "weight_symmetric", True)):
         raise OptionError(f"{target.name} has zero points of weights always", where=where, hint=_HINT)
     if target.weight.symmetric and (where := _where(options, "weight_symmetric", False)):
@@ -43,7 +46,7 @@ def for_given_numbers(target: Backend, options: Options) -> Options:
     symmetric = options.weight_symmetric
     if symmetric is None and target.weight.symmetric:
         symmetric = True
-    return replace(options, placement="all", weight_symmetric=symmetric)
+    return replace(options, placement="all", weight_symmetric=symmetric, reduce_range=bool(options.reduce_range))
 
 
 def _check_widths(target: Backend, options: Options, where: str) -> None:

@@ -92,6 +92,8 @@ class Backend:
             ``"channel"``, those with one for each channel too. What is given here says ``asymmetric_weights``.
         asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points, ``weight`` itself
             being symmetric.
+        overflows: whether sums of 8-bit products overflow where the artifact runs; weights whose scales are chosen
+            here have a reduced range then, unless the options say otherwise. None: they do not.
         moves_weights: they have them unless the options say otherwise; else where the options ask for them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
@@ -178,6 +180,7 @@ class Backend:
     channel_activations: bool = False
     weight_zero_points: Literal["", "tensor", "channel"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
+    overflows: Callable[[], bool] | None = None
     moves_weights: bool = False
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"

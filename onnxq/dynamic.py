@@ -11,7 +11,7 @@ kernel with those.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
 from onnxq.backend_choice import backend_named
+from onnxq.calibration.reduced import reduced_numbers
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
 from onnxq.dynamic_layers import layers_to_quantize, whole_attention
@@ -50,13 +51,12 @@ __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite",
 NAME = "dynamic"
 TITLE = "int8 weights, ranges of activations taken at each run: for transformers and LSTMs on a CPU; needs no data"
 STAGE = "model"
-PARAMETERS: Mapping[str, object] = {"per_channel": True, "reduce_range": False}
+PARAMETERS: Mapping[str, object] = {"per_channel": True}
 HELP: Mapping[str, str] = {
     "per_channel": "true: weights have a scale for each output channel; false: one scale for each weight tensor",
-    "reduce_range": "true: weights take 7 bits, so that processors without VNNI cannot overflow; false: 8 bits",
 }
 
-_USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
+_USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library", "reduce_range")
 _HINTS = {"per_channel": "Write dynamic:per_channel={value}"}
 _LEAST_STORED = 1024
 """Elements from which the weight of a layer that stays float is stored as integers."""
@@ -83,7 +83,6 @@ def rewrite(
     image: ImageOptions | None = None,
     reporter: Reporter | None = None,
     per_channel: bool = True,
-    reduce_range: bool = False,
 ) -> Rewritten:
     """Quantize a model dynamically.
 
@@ -92,12 +91,11 @@ def rewrite(
         data: samples that the result is judged on, see :func:`onnxq.calibration.data.open_data`; None: it is only
             loaded, not run.
         output: the file to write.
-        options: ``include``, ``exclude``, ``samples``, ``opset``, ``simplify``, ``providers`` and
-            ``custom_op_library`` count.
+        options: ``include``, ``exclude``, ``samples``, ``opset``, ``simplify``, ``providers``, ``custom_op_library``
+            and ``reduce_range`` count.
         image: how pictures are read.
         reporter: shows progress.
         per_channel: weights have a scale for each output.
-        reduce_range: 7 bits, which processors without VNNI cannot overflow.
 
     Returns:
         What was done, what stays float and why, and what running the result showed.
@@ -116,7 +114,7 @@ def rewrite(
     spare(output, model=prepared.model)
     float_model = prepared.at_opset(backend_named(HOME), options.opset, whole_attention(prepared.model))
     kept, there = samples_to_judge(prepared.model, data, options, image, reporter)
-    table = _table(per_channel=per_channel, reduce_range=reduce_range)
+    table = _table(per_channel=per_channel)
     made = _made(float_model, table, options, reporter)
     with reporter.phase("check", total=1, unit="models") as advance:
         checked = final_check(
@@ -141,7 +139,9 @@ def rewrite(
     files = save(made.model, output)
     only_stored = made.stored and not made.quantized
     notes = ["nothing runs in integers: weights are stored as integers alone"] if only_stored else []
-    title = f"dynamic: int8 weights per {'channel' if per_channel else 'tensor'}{', 7 bits' if reduce_range else ''}"
+    title = f"dynamic: int8 weights per {'channel' if per_channel else 'tensor'}"
+    if made.reduced:
+        title += ", reduced range"
     return Rewritten(title, files, made.quantized, made.refused, notes, prepared.notes, checked, made.stored)
 
 
@@ -154,19 +154,24 @@ class _Made:
         quantized: node name → operator, of what runs in integers.
         stored: of what computes in float, with its weights stored as integers.
         refused: what could have run in integers, and why it does not.
+        reduced: weights have a reduced range, see :mod:`onnxq.calibration.reduced`.
     """
 
     model: ir.Model
     quantized: Mapping[str, str]
     stored: Mapping[str, str]
     refused: Sequence[Kept]
+    reduced: bool
 
 
 def _made(model: ir.Model, table: Backend, options: Options, reporter: Reporter) -> _Made:
     """Store the weights of a float model, and make what can run in integers take its ranges at each run."""
     chosen, refused = layers_to_quantize(model, options)
     plan, lacking = _plan(model, table, options, chosen)
-    numbers = _numbers(model, plan, reporter)
+    overflows = table.overflows is not None and table.overflows()
+    reduced = overflows if options.reduce_range is None else options.reduce_range
+    summed = {name for name, op in chosen.items() if op not in _CONVOLUTIONS}  # a ConvInteger does not overflow
+    numbers = _numbers(model, plan, summed if reduced else (), reporter)
     result = Quantized(model, plan, numbers, table).qdq()
     done = take_ranges_at_run(result, chosen.keys() & plan.stored.keys())
     finish = backend_named(HOME).finish
@@ -180,7 +185,7 @@ def _made(model: ir.Model, table: Backend, options: Options, reporter: Reporter)
     ]
     quantized = {name: op for name, op in chosen.items() if name in done}
     stored = {name: op for name, op in plan.stored.items() if name not in done}
-    return _Made(result, quantized, stored, [*refused, *left])
+    return _Made(result, quantized, stored, [*refused, *left], reduced)
 
 
 def runs_in_integers(model: ir.Model, options: Options) -> dict[str, str]:
@@ -193,15 +198,13 @@ def runs_in_integers(model: ir.Model, options: Options) -> dict[str, str]:
     return layers_to_quantize(model, options)[0]
 
 
-def _table(*, per_channel: bool, reduce_range: bool) -> Backend:
+def _table(*, per_channel: bool) -> Backend:
     """onnxruntime's table, all weights in it only stored, and what is left to do with a rendered model undone."""
     home = backend_named(HOME)
-    weight = replace(home.weight, bits=7) if reduce_range else home.weight
     rules = [replace(rule, kind=Kind.WEIGHT_ONLY, bias=None) for rule in home.rules.values() if rule.weights]
     return replace(
         home,
         rules={rule.op: rule for rule in rules},
-        weight=weight,
         per_channel=per_channel,
         whole=frozenset(),
         stored_because={},
@@ -232,15 +235,17 @@ def _plan(model: ir.Model, table: Backend, options: Options, chosen: Mapping[str
     return plan, {k.node: k.reason for k in plan.kept_float if k.node not in plan.stored}
 
 
-def _numbers(model: ir.Model, plan: Plan, reporter: Reporter) -> dict[str, QParams]:
-    """The scale of every weight, one weight at a time in memory."""
-    constants = all_constants(model)
+def _numbers(model: ir.Model, plan: Plan, reduced: Container[str], reporter: Reporter) -> dict[str, QParams]:
+    """The scale of every weight, one weight at a time in memory; those that some nodes read have a reduced range."""
+    constants, nodes = all_constants(model), {node.name or "": node for node in all_nodes(model)}
     numbers: dict[str, QParams] = {}
     with reporter.phase("quantize", total=len(plan.sites), unit="weights") as advance:
         for count, site in enumerate(plan.sites, 1):
             array = constant_array(constants[site.tensor])
             assert array is not None
-            numbers[site.name] = from_range(*weight_range(array, site.spec), site.spec)
+            found = from_range(*weight_range(array, site.spec), site.spec)
+            readers = [nodes[edge.node] for edge in site.readers if edge.node in reduced]
+            numbers[site.name] = reduced_numbers(found, readers, constants[site.tensor])
             advance(count)
     return numbers
 

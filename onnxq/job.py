@@ -31,6 +31,7 @@ from onnxq.notes.cautions import cautions
 from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
 from onnxq.notes.lacking import lacking
+from onnxq.notes.reduced import reduced
 from onnxq.notes.unmet import unmet
 from onnxq.options import Options
 from onnxq.planning.one_way import require_one_way
@@ -135,6 +136,7 @@ class Job:
         rewritten = fitted.model is not prepared.model
         said = _warnings(found, prepared.warnings, fitted.model, self.format, rewritten=rewritten)
         unsaid = self.format.notes(found.quantized) if self.format.notes is not None else []
+        unsaid = [*reduced(found.quantized.plan, draft.options), *unsaid]
         return replace(
             found.quantized,
             verification=replace(found.verification, warnings=(*found.draft.warnings, *said)),

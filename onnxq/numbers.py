@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnxq.calibration.mask_reach import lowest_number
 from onnxq.calibration.masks import Masks, find_masks
 from onnxq.calibration.ranges import select_range
+from onnxq.calibration.reduced import reduced_numbers
 from onnxq.calibration.statistics import SENTINEL, Statistics
 from onnxq.calibration.weights import weight_range
 from onnxq.errors import StatisticsError
@@ -104,15 +105,16 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     included, tied sites that of their root. Numbers beyond which all readers saturate (an Elu below -8, say) count as
     those at that bound, except for ``minmax``, which is asked for to hold all there is. Masks in front of a Softmax are
     no numbers: a grid reaches as far below the scores as it must for what is clipped there to mask. Weights take their
-    absolute maximum at 8 bits and above, the range of least squared error below and where scales are powers of two. A
-    bias takes ``scale_x * scale_w``; where it would not fit 32 bits, the weight's scale of that channel is raised, by
-    at most ``|bias| / 2**31`` a weight.
+    absolute maximum at 8 bits and above, the range of least squared error below and where scales are powers of two, and
+    one that is wider where it is to be reduced. A bias takes ``scale_x * scale_w``; where it would not fit 32 bits, the
+    weight's scale of that channel is raised, by at most ``|bias| / 2**31`` a weight.
 
     Returns:
         Parameters by site name.
     """
     values, masks = all_constants(model), find_masks(model, statistics.tensors)
-    made = {value.name: value for node in all_nodes(model) for value in node.outputs}
+    nodes = {node.name or "": node for node in all_nodes(model)}
+    made = {value.name: value for node in nodes.values() for value in node.outputs}
     numbers: dict[str, QParams] = {}
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
@@ -126,6 +128,9 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
             if site.role == "weight" or site.spec.power_of_two:
                 found = once(values[site.tensor], ("range", site.spec), partial(weight_range, array, site.spec))
                 numbers[site.name] = from_range(*found, site.spec)
+                if site.spec.reduced:
+                    readers = [nodes[edge.node] for edge in site.readers]
+                    numbers[site.name] = reduced_numbers(numbers[site.name], readers, values[site.tensor])
             else:
                 numbers[site.name] = from_range(array.min(initial=0.0), array.max(initial=0.0), site.spec)
     for site in plan.sites:

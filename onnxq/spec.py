@@ -77,6 +77,8 @@ class QuantSpec:
         power_of_two: scales are powers of two.
         range: name of the range method, with its parameter if any (``"percentile:99.99"``).
         scheme: the shape of the grid.
+        reduced: of a weight: no two products with 8-bit numbers add up to more than 16 bits, see
+            :mod:`onnxq.calibration.reduced`.
     """
 
     bits: int = 8
@@ -87,6 +89,7 @@ class QuantSpec:
     power_of_two: bool = False
     range: str = "mse"
     scheme: Scheme = Scheme.UNIFORM
+    reduced: bool = False
 
     @property
     def qmin(self) -> int:
@@ -121,6 +124,11 @@ class QuantSpec:
             case _:
                 where = "per tensor"
         sign = "float" if self.scheme is Scheme.FLOAT8 else "int" if self.signed else "uint"
-        flags = (("narrow", self.narrow_range), ("power of two", self.power_of_two))
-        extra = "".join(f", {name}" for name, on in (*flags, ("logarithmic", self.scheme is Scheme.LOGARITHMIC)) if on)
+        flags = (
+            ("narrow", self.narrow_range),
+            ("reduced range", self.reduced),
+            ("power of two", self.power_of_two),
+            ("logarithmic", self.scheme is Scheme.LOGARITHMIC),
+        )
+        extra = "".join(f", {name}" for name, on in flags if on)
         return f"{sign}{self.bits} {kind} {where}{extra}"

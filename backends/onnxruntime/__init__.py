@@ -25,6 +25,7 @@ from onnxq.graph.passes.fuse_gemm import fuse_gemm
 from onnxq.graph.passes.write_out import NEWEST
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.values import only_reader
+from onnxq.ort.overflow import products_overflow
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.microsoft import QDQ_MICROSOFT
 from onnxq.render.qoperator import QOPERATOR, refuse_signed
@@ -245,6 +246,7 @@ BACKEND = Backend(
     whole=frozenset(KINDS) - {"silu"},
     weight_zero_points="channel",
     asymmetric_weights=frozenset({2, 3, 4}),
+    overflows=products_overflow,
     moves_weights=True,
     by_cost=True,
     quantize_cost=1.3,

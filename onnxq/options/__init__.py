@@ -50,6 +50,9 @@ class Options:
         per_channel: weights have a scale per output channel, else one per tensor.
         weight_symmetric: weights are symmetric, else they have a zero point where the range puts it. None takes the
             target's own: onnxruntime's of 4 bits and fewer have zero points, unless they are trained or given.
+        reduce_range: weights of 8 bits use as much less of their range as it takes that sums of products do not
+            overflow on x86-64 processors without VNNI, see :mod:`onnxq.calibration.reduced`. None: for onnxruntime,
+            where this processor is one.
         range: range method of activations, a name or ``NAME:NUMBER``.
         exclude: patterns of node names, tensor names or op types that stay float.
         include: if any, only what matches one of these patterns is quantized.
@@ -80,6 +83,7 @@ class Options:
     symmetric: bool | None = None
     per_channel: bool | None = None
     weight_symmetric: bool | None = None
+    reduce_range: bool | None = None
     range: str = "mse"
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
@@ -107,6 +111,7 @@ class Options:
             symmetric: bool | None = None,
             per_channel: bool | None = None,
             weight_symmetric: bool | None = None,
+            reduce_range: bool | None = None,
             range: str = "mse",
             exclude: str | Collection[str] = (),
             include: str | Collection[str] = (),
@@ -132,7 +137,7 @@ class Options:
         for name in ("weight_bits", "act_bits"):
             if getattr(self, name) is not None:
                 check_bits(name, getattr(self, name))
-        for name in ("symmetric", "per_channel", "weight_symmetric", "simplify", "bias_correction"):
+        for name in ("symmetric", "per_channel", "weight_symmetric", "reduce_range", "simplify", "bias_correction"):
             check_flag(name, getattr(self, name))
         check_range("range", self.range)
         for name in ("exclude", "include", "providers", "algorithms"):

@@ -12,7 +12,7 @@ from onnxq.options import Options
 from onnxq.options.selection import Selection, with_symmetry
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.table_rows import WeightRow
-from onnxq.spec import WIDE, PerChannel, PerTensor, QuantSpec
+from onnxq.spec import USUAL_BITS, WIDE, PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["activation_spec", "bias_spec", "default_spec", "weight_at", "weight_spec"]
 
@@ -30,7 +30,17 @@ def weight_spec(
     bits = WIDE if wide else _least_bits(asked, decided, asked.weight_bits, node)
     spec = asked.selection.weight(replace(own, bits=bits, granularity=granularity), node, value)
     spec = spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
-    return weight_at(asked.backend, asked.options, asked.selection, WeightRow(node, value, rule), spec)
+    spec = weight_at(asked.backend, asked.options, asked.selection, WeightRow(node, value, rule), spec)
+    multiplied = rule.kind is Kind.COMPUTE and node not in decided.stored
+    return replace(spec, reduced=multiplied and _overflows(asked, spec))
+
+
+def _overflows(asked: Question, spec: QuantSpec) -> bool:
+    """Whether sums of products with a weight are to be kept from overflowing."""
+    if spec.bits != USUAL_BITS or not spec.signed or spec.scheme is not Scheme.UNIFORM or asked.act_bits != USUAL_BITS:
+        return False
+    wanted, overflows = asked.options.reduce_range, asked.backend.overflows
+    return overflows is not None and overflows() if wanted is None else wanted
 
 
 def weight_at(target: Backend, options: Options, selection: Selection, read: WeightRow, spec: QuantSpec) -> QuantSpec:

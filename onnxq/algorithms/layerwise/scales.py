@@ -36,6 +36,8 @@ def search_scales(
         lowest: the smallest fraction tried, above 0 and below 1.
         steps: how many are tried, from 1 down to ``lowest``, evenly spaced.
     """
+    if qparams.spec.reduced:
+        return qparams  # smaller ones may overflow; and at 8 bits next to nothing is gained
     owner = _owners(layer, qparams)
     if hessian.ndim == 3 and isinstance(qparams.spec.granularity, PerBlock):
         hessian = hessian * (owner[:, 0, :, None] == owner[:, 0, None, :])
