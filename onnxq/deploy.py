@@ -151,7 +151,7 @@ def _verified(
     source = load(model, again=True)
     size = given_size(model, source)
     agreed = replace(against_source(source, given, result, options), given_bytes=size)
-    told = (*checked.warnings, *warnings, *agreed.warnings, *_left_out(bounds, target.name, agreed))
+    told = (*checked.warnings, *warnings, *agreed.warnings, *agreed.overflows, *_left_out(bounds, target.name, agreed))
     return replace(
         made, verification=replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)
     )

@@ -82,7 +82,8 @@ class ResultCheck:
             full = seen.completed()
             advance(1)
         more: dict[str, Any] = {name: getattr(full, name) for name in ("plain_sqnr", "speedup", "float_seconds")}
-        return replace(verification, **more)
+        lost = full.warnings[len(seen.verification.warnings) :]
+        return replace(verification, warnings=(*verification.warnings, *lost), **more)
 
     def full(self, quantized: Quantized) -> Verification:
         """The whole check of a result at once.

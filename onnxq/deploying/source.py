@@ -13,7 +13,7 @@ that nothing quantizes what is between: there it folds into the numbers of the w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from onnxq.deploying.border import with_border
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
 from onnxq.graph.foreign import infer_foreign
+from onnxq.graph.note import NOT_FOLDED, Note
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.prune import remove_dead
@@ -69,13 +70,14 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
     raised = load(model)
     widen_halves(raised)  # onnxq stores float constants so: that computes in float32
     widened = in_float32(raised)
-    notes = [*map(str, widened), *_normalized(raised, needed_opset(target, options), options)]
+    done = [*widened, *_normalized(raised, needed_opset(target, options), options)]
     trained = any((n.domain, n.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME) for n in all_nodes(raised))
     found = read_folded(raised, backend=target.name, arithmetic=trained)
     least = _opset(found, target, options)
     if found.model.opset_imports.get("", 0) < least:
-        notes += _normalized(raised, least, options)
+        done += _normalized(raised, least, options)
         found = read_folded(raised, backend=target.name, arithmetic=trained)
+    notes = _still_true(done, found.model)
     infer_shapes(found.model)
     found = apart(with_border(unfolded(replace(found, notes=(*notes, *found.notes)))))
     formed = _rewritten(found, target, options)
@@ -85,12 +87,18 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
     return found, formed, still_half(widened)
 
 
-def _normalized(model: ir.Model, least: int, options: Options) -> list[str]:
+def _still_true(notes: Sequence[Note], model: ir.Model) -> list[str]:
+    """Notes of passes as text, without what they left because of a quantizer, and reading has folded since."""
+    names = {node.name for node in all_nodes(model)}
+    return [str(n) for n in notes if not (n.message.startswith(NOT_FOLDED) and n.node and n.node not in names)]
+
+
+def _normalized(model: ir.Model, least: int, options: Options) -> list[Note]:
     """Bring a model into normal form, in place, with its quantizers in it; what was done."""
     notes = normalize(
         model, min_opset=least, opset=options.opset, keep=KEEP, unfit=too_uneven, stays=_is_of_a_quantizer
     )
-    return [*map(str, notes), *map(str, infer_foreign(model, options.custom_op_library))]
+    return [*notes, *infer_foreign(model, options.custom_op_library)]
 
 
 def _is_of_a_quantizer(node: ir.Node) -> bool:

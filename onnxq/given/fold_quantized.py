@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.layer import Channels, Layer, Refusal, Shared, find_layer
 from onnxq.graph.namer import Namer
-from onnxq.graph.note import Note
+from onnxq.graph.note import NOT_FOLDED, Note
 from onnxq.graph.passes.affine import fold_into_previous
 from onnxq.graph.passes.fold_affine import ARITHMETIC, arithmetic_behind
 from onnxq.graph.passes.fold_batchnorm import batchnorm_affine
@@ -69,7 +69,7 @@ def fold_into_quantized(
             except Shared:
                 continue
             except Refusal as reason:
-                notes.append(Note(_PASS, node.name or "", f"not folded: {reason}"))
+                notes.append(Note(_PASS, node.name or "", f"{NOT_FOLDED}: {reason}"))
     for count, what in ((others, "element-wise nodes"), (norms, "batch normalizations")):
         if count:
             notes.insert(0, Note(_PASS, "", f"{count} {what} folded into quantized weights"))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Note"]
+__all__ = ["NOT_FOLDED", "Note"]
+
+
+NOT_FOLDED = "not folded"
+"""How a pass that folds begins to say why it left a node."""
 
 
 @dataclass(frozen=True, slots=True)

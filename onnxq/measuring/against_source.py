@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -15,6 +16,7 @@ from onnxq.errors import ExecutionError, ModelError, OnnxqError
 from onnxq.measuring.final_check import failed
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.outputs import errors_of, worst_sqnr
+from onnxq.measuring.overflow import overflows
 from onnxq.measuring.random_inputs import on_random_inputs
 from onnxq.measuring.verification import SourceAgreement
 from onnxq.notes.commands import compare_command
@@ -68,7 +70,8 @@ def against_source(source: ir.Model, inside: Quantized, result: ir.Model, option
             raise failed(error, inside.model) from error
         return replace(found, skipped=skipped, warnings=(f"{_APART}: {skipped}. {_UNRUN}",))
     plain_sqnr = _optimized(result, inside, ran, options) if inside.backend.at_home else None
-    found = replace(found, ran=len(ran), plain_sqnr=plain_sqnr, skipped=skipped)
+    lost = overflows(result, plain_sqnr, ran, open_session=partial(Session, **options.session))
+    found = replace(found, ran=len(ran), plain_sqnr=plain_sqnr, skipped=skipped, overflows=tuple(lost))
     if skipped:
         return replace(found, warnings=(f"{_APART}: {skipped}",))
     errors = errors_of(plain.run, samples) | _counted(plain, samples)

@@ -22,6 +22,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.chosen_rows import Rows, chosen_rows, matched
 from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors
+from onnxq.measuring.overflow import Sample, overflows
 from onnxq.measuring.timing import Clock, clock_of, glance
 from onnxq.measuring.verification import Verification
 from onnxq.memory import trim
@@ -147,14 +148,20 @@ class FirstLook:
             return self.verification
         try:
             plain = self._opened(self._result, optimize=False)
-            plain_sqnr = _worst_sqnr(plain, self._kept[:1], self._first, chosen_rows(self._reference))
+            samples = [(sample.feeds, plain.run(sample.feeds)) for sample in self._kept[:1]]
         except (ExecutionError, ModelError) as error:
             raise failed(error, self._reference) from error
         del plain
+        rows = chosen_rows(self._reference)
+        plain_sqnr = _worst_sqnr(samples, self._first, rows)
+        lost = overflows(self._result, plain_sqnr, samples, rows, open_session=self._opened)
         times = self._times() if self._kept else None
         speedup = times[0] / times[1] if times and all(times) else None
         seconds = times[0] if times else None
-        return replace(self.verification, plain_sqnr=plain_sqnr, speedup=speedup, float_seconds=seconds)
+        warnings = (*self.verification.warnings, *lost)
+        return replace(
+            self.verification, plain_sqnr=plain_sqnr, speedup=speedup, float_seconds=seconds, warnings=warnings
+        )
 
     def _times(self) -> tuple[float, float] | None:
         """Seconds of a run of the float model and of the result; None where the former does not run."""
@@ -204,14 +211,14 @@ def _compared(reference: ir.Model, session: Session, kept: Sequence[KeptSample],
 
 
 def _worst_sqnr(
-    plain: Session, samples: Sequence[KeptSample], optimized: Mapping[str, NDArray[Any]], rows: Mapping[str, Rows]
+    samples: Sequence[Sample], optimized: Mapping[str, NDArray[Any]], rows: Mapping[str, Rows]
 ) -> float | None:
     """SQNR in dB between the result with all graph optimizations and with none; the worst output of one sample."""
     found = []
-    for sample in samples:
-        for name, values in plain.run(sample.feeds).items():
+    for _, plain in samples:
+        for name, values in plain.items():
             meter = ErrorMeter()
-            meter.update(values, matched(values, optimized[name], rows.get(name)), sample.index)
+            meter.update(values, matched(values, optimized[name], rows.get(name)))
             found.append(meter.result().sqnr)
     return min((sqnr for sqnr in found if sqnr == sqnr), default=None)
 

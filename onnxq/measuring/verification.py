@@ -22,6 +22,7 @@ class SourceAgreement:
         ran: random inputs that the result was run on, at home with graph optimizations too.
         given_bytes: size of the model given, with its data, as a file.
         plain_sqnr: SQNR in dB between the result with all graph optimizations and with none; the worst output.
+        overflows: what to say of integer kernels of this processor, see :mod:`onnxq.measuring.overflow`.
         skipped: why the two were not compared, else empty.
         warnings: what a user should know.
     """
@@ -31,6 +32,7 @@ class SourceAgreement:
     ran: int = 0
     given_bytes: int = 0
     plain_sqnr: float | None = None
+    overflows: tuple[str, ...] = ()
     skipped: str = ""
     warnings: tuple[str, ...] = ()
 

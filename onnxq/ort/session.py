@@ -18,7 +18,7 @@ from onnxq.ort.inputs import InputInfo
 from onnxq.ort.messages import first_line, load_error
 from onnxq.ort.raw_types import RAW_TYPES, to_array, to_value
 
-__all__ = ["Session", "available_providers", "open_anyhow", "require_library"]
+__all__ = ["PRECISE", "Session", "available_providers", "open_anyhow", "require_library"]
 
 _NUMPY_TYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -32,6 +32,9 @@ _NUMPY_TYPES.update({f"tensor({ir.DataType(number).name.lower()})": kind for num
 
 _PICTURE, _HALVED = 4, 32
 """Axes of pictures, and what their sides are multiples of where they are halved five times, as is usual."""
+
+PRECISE = "session.x64quantprecision"
+"""The session option with which integer kernels of x86 processors sum exactly, see :mod:`onnxq.measuring.overflow`."""
 
 
 def available_providers() -> list[str]:
@@ -53,6 +56,7 @@ class Session:
         threads: threads within an operator; None leaves it to onnxruntime.
         profile: prefix of a profile file, written by :meth:`end_profiling`.
         prepack: weights are copied into the layout that runs fastest; without it, those of a file stay where they are.
+        precise: integer kernels sum products exactly where the processor's fastest cut them off.
 
     Attributes:
         inputs: inputs that must or may be fed, in order; initializers that may be overridden are not listed.
@@ -74,11 +78,14 @@ class Session:
         threads: int | None = None,
         profile: str | os.PathLike[str] | None = None,
         prepack: bool = True,
+        precise: bool = False,
     ) -> None:
         chosen = _resolve_providers(providers)
         options = _session_options(
             optimize=optimize, fuse_quantizers=fuse_quantizers, threads=threads, profile=profile, prepack=prepack
         )
+        if precise:
+            options.add_session_config_entry(PRECISE, "1")
         if custom_op_library is not None:
             _register(options, custom_op_library)
         self._kept_alive: list[Any] = []

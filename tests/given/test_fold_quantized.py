@@ -155,6 +155,20 @@ def test_deploy_folds(tmp_path: Any) -> None:
         np.testing.assert_allclose(got, want, atol=2e-3 * float(np.abs(want).max()))
 
 
+def test_no_note_says_that_what_is_folded_was_not() -> None:
+    notes = onnxq.deploy(net(*CASES["narrow"]), backend="onnxruntime").notes
+    assert any("1 batch normalizations folded" in note for note in notes)
+    assert not any("not folded" in note for note in notes)
+
+
+def test_a_note_says_what_stays_unfolded() -> None:
+    codes, scale, zero = CASES["narrow"]
+    codes = codes.copy()
+    codes[1, 0, 0, 0] = -128  # channel 1 changes its sign
+    notes = onnxq.deploy(net(codes, scale, zero), backend="onnxruntime").notes
+    assert any("not folded" in note for note in notes)
+
+
 def test_reading_folds_as_deploying_does() -> None:
     model = net(*CASES["narrow"])
     given = onnxq.read(model)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.graph.layer import Channels, Layer, Refusal, Shared, find_layer, per_channel
 from onnxq.graph.namer import Namer
-from onnxq.graph.note import Note
+from onnxq.graph.note import NOT_FOLDED, Note
 from onnxq.graph.passes.affine import fold_into_previous
 from onnxq.graph.passes.tied_tables import holds_a_table, tables_of
 from onnxq.graph.traverse import all_graphs
@@ -51,7 +51,7 @@ def fold_affine(model: ir.Model) -> list[Note]:
             except Shared:
                 continue  # part of an activation function that reads the layer's output more than once
             except Refusal as reason:
-                notes.append(Note("fold_affine", node.name or "", f"not folded: {reason}"))
+                notes.append(Note("fold_affine", node.name or "", f"{NOT_FOLDED}: {reason}"))
     if folded:
         notes.insert(0, Note("fold_affine", "", f"{folded} element-wise nodes folded into layers"))
     return notes

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.graph.layer import Channels, Layer, Refusal, as_layer, find_layer
 from onnxq.graph.namer import Namer
-from onnxq.graph.note import Note
+from onnxq.graph.note import NOT_FOLDED, Note
 from onnxq.graph.passes.affine import fold_into_next, fold_into_previous
 from onnxq.graph.traverse import all_graphs, describe
 from onnxq.graph.values import constant_array, only_reader
@@ -46,7 +46,7 @@ def fold_batchnorm(model: ir.Model, unfit: Unfit | None = None) -> list[Note]:
                 _fold(node, namer, unfit)
                 folded += 1
             except Refusal as reason:
-                notes.append(Note("fold_batchnorm", node.name or "", f"not folded: {reason}"))
+                notes.append(Note("fold_batchnorm", node.name or "", f"{NOT_FOLDED}: {reason}"))
     if folded:
         notes.insert(0, Note("fold_batchnorm", "", f"{folded} batch normalizations folded into layers"))
     return notes
