@@ -22,6 +22,7 @@ from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
 from onnxq.graph.passes.fuse_gemm import fuse_gemm
+from onnxq.graph.passes.fuse_layernorm import LAYERNORM_OPSET, fuse_layernorm, has_layernorm_chain
 from onnxq.graph.passes.write_out import NEWEST
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.values import only_reader
@@ -174,12 +175,17 @@ def _view(op: str) -> OpRule:
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
-    """GELU in one operator has one reader of its input, and one kernel behind integers too."""
-    return [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU)]
+    """GELU in one operator has one reader of its input, and one kernel behind integers too.
+
+    onnxruntime fuses a layer normalization itself as PyTorch writes it, not as Keras does.
+    """
+    return [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU), *fuse_layernorm(model)]
 
 
 def _rewrite_opset(model: ir.Model) -> int:
-    return GELU_OPSET if has_gelu_chain(model, behind=_BEFORE_GELU) else 0
+    if has_gelu_chain(model, behind=_BEFORE_GELU):
+        return GELU_OPSET
+    return LAYERNORM_OPSET if has_layernorm_chain(model) else 0
 
 
 _RULES = (

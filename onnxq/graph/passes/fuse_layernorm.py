@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,10 @@ from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute, scalar
 from onnxq.graph.values import replace_nodes, set_constant, stand_for
 
-__all__ = ["fuse_layernorm"]
+__all__ = ["LAYERNORM_OPSET", "fuse_layernorm", "has_layernorm_chain"]
 
-_OPSET = 17
+LAYERNORM_OPSET = 17
+"""From here on LayerNormalization is a standard operator."""
 _TOLERANCE = 1e-6
 _SPREADS = (1e-3, 3e-2, 0.3, 1.0, 3.0, 30.0)
 """Standard deviations of the numbers fed: the small ones tell one epsilon from another."""
@@ -47,19 +49,12 @@ def fuse_layernorm(model: ir.Model) -> list[Note]:
     Returns:
         One note with the number of chains replaced, if any.
     """
-    if model.opset_imports.get("", 0) < _OPSET:
+    if model.opset_imports.get("", 0) < LAYERNORM_OPSET:
         return []
     namer = Namer(model)
-    done = 0
-    for group in find_groups(model):
-        start, end = group.inputs[0], group.outputs[0]
-        last = group.nodes[-1]
-        graph = last.graph
-        if group.kind != "layernorm" or start.dtype is not ir.DataType.FLOAT or not isinstance(graph, ir.Graph):
-            continue
-        form = _form(group)
-        if form is None:
-            continue
+    chains = list(_chains(model))
+    for group, graph, form in chains:
+        start, end, last = group.inputs[0], group.outputs[0], group.nodes[-1]
         scale, bias = (
             set_constant(graph, namer, f"{end.name}_{what}", np.asarray(array, np.float32))
             for what, array in (("scale", form.scale), ("bias", form.bias))
@@ -72,8 +67,27 @@ def fuse_layernorm(model: ir.Model) -> list[Note]:
         )
         stand_for(node, group.nodes)
         replace_nodes(group.nodes, node)
-        done += 1
-    return [Note("fuse_layernorm", "", f"{done} chains replaced by LayerNormalization")] if done else []
+    return [Note("fuse_layernorm", "", f"{len(chains)} chains replaced by LayerNormalization")] if chains else []
+
+
+def has_layernorm_chain(model: ir.Model) -> bool:
+    """Whether :func:`fuse_layernorm` would find something to replace, were the opset high enough."""
+    return next(_chains(model), None) is not None
+
+
+def _chains(model: ir.Model) -> Iterator[tuple[Group, ir.Graph, _Form]]:
+    """Chains that compute a layer normalization, the graph of each and what the operator needs."""
+    for group in find_groups(model):
+        graph = group.nodes[-1].graph
+        if (
+            group.kind != "layernorm"
+            or group.inputs[0].dtype is not ir.DataType.FLOAT
+            or not isinstance(graph, ir.Graph)
+        ):
+            continue
+        form = _form(group)
+        if form is not None:
+            yield group, graph, form
 
 
 def _form(group: Group) -> _Form | None:

@@ -29,6 +29,7 @@ from onnxq.graph.passes.inline import inline_functions, relabel_functions
 from onnxq.graph.passes.invariant_state import free_invariant_state
 from onnxq.graph.passes.opset import raise_opset
 from onnxq.graph.passes.prune import eliminate_identity, remove_dead
+from onnxq.graph.passes.reshape_targets import fold_targets
 from onnxq.graph.passes.scalar_range import scalar_ranges
 from onnxq.graph.passes.share import share_constants
 from onnxq.graph.passes.unfuse import unfuse
@@ -112,7 +113,7 @@ def _compute_constants(model: ir.Model, stays: Callable[[ir.Node], bool]) -> lis
     """Shapes and constants in turns: a number computed may make a shape known, and a known shape is a number."""
     done: list[Note] = []
     while True:
-        notes = [*infer_shapes(model), *eliminate_identity(model), *fold_constants(model, stays)]
+        notes = [*infer_shapes(model), *eliminate_identity(model), *fold_constants(model, stays), *fold_targets(model)]
         folded = [note for note in notes if not note.node]
         done += [note for note in folded if note not in done]
         if not any(note.pass_name != "shapes" for note in folded):
