@@ -24,7 +24,7 @@ from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
 from onnxq.graph.passes.fuse_gemm import fuse_gemm
 from onnxq.graph.passes.fuse_layernorm import LAYERNORM_OPSET, fuse_layernorm, has_layernorm_chain
 from onnxq.graph.passes.write_out import NEWEST
-from onnxq.graph.recognition.groups import KINDS
+from onnxq.graph.recognition.groups import KINDS, Group
 from onnxq.graph.values import only_reader
 from onnxq.ort.overflow import products_overflow
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
@@ -179,13 +179,18 @@ def _rewrite(model: ir.Model) -> list[Note]:
 
     onnxruntime fuses a layer normalization itself as PyTorch writes it, not as Keras does.
     """
-    return [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU), *fuse_layernorm(model)]
+    return [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU), *fuse_layernorm(model, _is_left_apart)]
+
+
+def _is_left_apart(group: Group) -> bool:
+    """Whether onnxruntime computes a layer normalization as it is written: it finds those that square and divide."""
+    return not {"Pow", "Div"} <= {node.op_type for node in group.nodes}
 
 
 def _rewrite_opset(model: ir.Model) -> int:
     if has_gelu_chain(model, behind=_BEFORE_GELU):
         return GELU_OPSET
-    return LAYERNORM_OPSET if has_layernorm_chain(model) else 0
+    return LAYERNORM_OPSET if has_layernorm_chain(model, _is_left_apart) else 0
 
 
 _RULES = (

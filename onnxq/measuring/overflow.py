@@ -2,7 +2,8 @@
 
 On x86 processors without VNNI instructions onnxruntime adds products of 8-bit integers in pairs, in 16 bits: two of
 255 x 127 do not fit, and are cut off. The same file is right on other processors, and here where it is asked for
-precision (its session option ``session.x64quantprecision``).
+precision (its session option ``session.x64quantprecision``). What is quantized here for onnxruntime has weights of a
+reduced range then (:mod:`onnxq.calibration.reduced`); models that are given, and results of ``--full-range``, have not.
 """
 
 from __future__ import annotations
@@ -59,6 +60,6 @@ def overflows(
     return [
         f"the integer kernels of this processor cut off sums of products: the result is {decibels(optimized)} from "
         f"what it gives without graph optimizations, {decibels(exact)} with exact sums. x86 processors without VNNI "
-        f"instructions do that, others do not. Where it is to run on such, quantize with 7-bit weights (--weight-bits "
-        f"7), or set onnxruntime's session option {PRECISE} to 1, which is slower"
+        f"instructions do that, others do not. Where it is to run on such, quantize it with --reduce-range (other tools: "
+        f"7-bit weights), or set onnxruntime's session option {PRECISE} to 1, which is slower"
     ]

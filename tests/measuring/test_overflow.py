@@ -70,13 +70,13 @@ def test_a_deployed_model_whose_sums_are_cut_off_here_is_told_of(weight: int) ->
     assert checked is not None
     told = [text for text in checked.warnings if "cut off sums of products" in text]
     assert bool(told) == _cuts_off(model)
-    assert all("--weight-bits 7" in text and PRECISE in text for text in told)
+    assert all("--reduce-range" in text and PRECISE in text for text in told)
     if weight == 63:  # 255 x 63, twice, fits 16 bits on any processor
         assert not told
 
 
-@pytest.mark.parametrize("bits", [8, 7])
-def test_so_is_a_model_quantized_with_data(bits: int) -> None:
+@pytest.mark.parametrize("reduce_range", [False, True, None])
+def test_so_is_a_model_quantized_with_data(reduce_range: bool | None) -> None:
     signs = np.where(np.arange(_WIDE) % 4 < 2, 1, -1)[:, None] * np.ones((1, 8))
     node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [16, w]) for n, w in (("x", _WIDE), ("y", 8))]
@@ -85,8 +85,8 @@ def test_so_is_a_model_quantized_with_data(bits: int) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     data = [{"x": np.random.default_rng(n).random((16, _WIDE), np.float32)} for n in range(8)]
 
-    made = onnxq.quantize(model, data, options=onnxq.Options(weight_bits=bits, placement="all"))
+    made = onnxq.quantize(model, data, options=onnxq.Options(reduce_range=reduce_range, placement="all"))
 
     assert made.verification is not None and made.plan.quantized
     told = any("cut off sums of products" in text for text in made.verification.warnings)
-    assert told == (bits == 8 and _cuts_off(_heavy(127)))
+    assert told == (reduce_range is False and _cuts_off(_heavy(127)))

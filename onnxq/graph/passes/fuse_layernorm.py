@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute, scalar
 from onnxq.graph.values import replace_nodes, set_constant, stand_for
 
 __all__ = ["LAYERNORM_OPSET", "fuse_layernorm", "has_layernorm_chain"]
+
+Wanted = Callable[[Group], bool]
 
 LAYERNORM_OPSET = 17
 """From here on LayerNormalization is a standard operator."""
@@ -38,13 +40,19 @@ class _Form:
     bias: Floats
 
 
-def fuse_layernorm(model: ir.Model) -> list[Note]:
+def _all(group: Group) -> bool:
+    """Whatever computes one."""
+    return True
+
+
+def fuse_layernorm(model: ir.Model, wanted: Wanted = _all) -> list[Note]:
     """Replace ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` by LayerNormalization (opset 17).
 
     Replaced are chains over the last axes, all of known size, whose scale and bias vary over those axes only.
 
     Args:
         model: changed in place; the tensors in front of and behind a chain keep their names.
+        wanted: whether a chain is to be replaced.
 
     Returns:
         One note with the number of chains replaced, if any.
@@ -52,7 +60,7 @@ def fuse_layernorm(model: ir.Model) -> list[Note]:
     if model.opset_imports.get("", 0) < LAYERNORM_OPSET:
         return []
     namer = Namer(model)
-    chains = list(_chains(model))
+    chains = list(_chains(model, wanted))
     for group, graph, form in chains:
         start, end, last = group.inputs[0], group.outputs[0], group.nodes[-1]
         scale, bias = (
@@ -70,12 +78,12 @@ def fuse_layernorm(model: ir.Model) -> list[Note]:
     return [Note("fuse_layernorm", "", f"{len(chains)} chains replaced by LayerNormalization")] if chains else []
 
 
-def has_layernorm_chain(model: ir.Model) -> bool:
+def has_layernorm_chain(model: ir.Model, wanted: Wanted = _all) -> bool:
     """Whether :func:`fuse_layernorm` would find something to replace, were the opset high enough."""
-    return next(_chains(model), None) is not None
+    return next(_chains(model, wanted), None) is not None
 
 
-def _chains(model: ir.Model) -> Iterator[tuple[Group, ir.Graph, _Form]]:
+def _chains(model: ir.Model, wanted: Wanted) -> Iterator[tuple[Group, ir.Graph, _Form]]:
     """Chains that compute a layer normalization, the graph of each and what the operator needs."""
     for group in find_groups(model):
         graph = group.nodes[-1].graph
@@ -83,6 +91,7 @@ def _chains(model: ir.Model) -> Iterator[tuple[Group, ir.Graph, _Form]]:
             group.kind != "layernorm"
             or group.inputs[0].dtype is not ir.DataType.FLOAT
             or not isinstance(graph, ir.Graph)
+            or not wanted(group)
         ):
             continue
         form = _form(group)
