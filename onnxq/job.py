@@ -136,11 +136,11 @@ class Job:
         rewritten = fitted.model is not prepared.model
         said = _warnings(found, prepared.warnings, fitted.model, self.format, rewritten=rewritten)
         unsaid = self.format.notes(found.quantized) if self.format.notes is not None else []
-        unsaid = [*reduced(found.quantized.plan, draft.options), *unsaid]
+        fitted_notes = (*fitted.notes, *reduced(found.quantized.plan, draft.options))
         return replace(
             found.quantized,
             verification=replace(found.verification, warnings=(*found.draft.warnings, *said)),
-            notes=(*prepared.notes, *fitted.notes, *found.draft.notes, *found.decider.notes, *unsaid),
+            notes=(*prepared.notes, *fitted_notes, *found.draft.notes, *found.decider.notes, *unsaid),
             hints=(*sure, *_hints(found)),
         )
 

@@ -153,4 +153,4 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 def plan_text(target: str, graph: str) -> str:
     """The plan of a graph for a target, all that the target's table allows quantized."""
-    return onnxq.plan(GRAPHS[graph](), backend=target, options=Options(placement="all")).to_text()
+    return onnxq.plan(GRAPHS[graph](), backend=target, options=Options(placement="all", reduce_range=False)).to_text()

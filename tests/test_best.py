@@ -79,10 +79,11 @@ def test_best_is_better_on_data_that_it_has_not_seen() -> None:
 
 def test_a_gain_that_chance_may_give_is_not_believed() -> None:
     """Rare large values in every sample: whether clipping them helps depends on the samples that judge."""
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(8)
     x = rng.standard_normal((64, 1, 3, 12, 12)) * np.where(rng.random((64, 1, 3, 12, 12)) < 0.002, 40.0, 1.0)
     data = [{"x": sample.astype(np.float32)} for sample in x]
-    best = onnxq.quantize(net(), data, options=Options(placement="all", range="minmax", weight_bits=8, effort="best"))
+    options = Options(placement="all", range="minmax", weight_bits=8, effort="best", reduce_range=True)
+    best = onnxq.quantize(net(), data, options=options)
     assert best.recipe[0] == "minmax"
     assert any("undone: within chance" in note for note in best.notes)
 

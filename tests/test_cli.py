@@ -203,13 +203,17 @@ def test_version_and_help(capsys: Captured) -> None:
 
 
 def test_help_is_fast() -> None:
-    times = []
-    for _ in range(5):
-        start = os.times()
-        subprocess.run([sys.executable, "-m", "onnxq", "--help"], check=True, stdout=subprocess.DEVNULL)
-        end = os.times()
-        times.append(end.children_user + end.children_system - start.children_user - start.children_system)
-    assert min(times) < 0.15  # CPU seconds; the least of five, since other work may share the machine
+    """Of what one import of onnx takes, which processors differ in by far, and which it must do without."""
+    seconds = {}
+    for command in (["-m", "onnxq", "--help"], ["-c", "import onnx"]):
+        times = []
+        for _ in range(5):
+            start = os.times()
+            subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+            end = os.times()
+            times.append(end.children_user + end.children_system - start.children_user - start.children_system)
+        seconds[command[0]] = min(times)  # the least of five, since other work may share the machine
+    assert seconds["-m"] < 0.9 * seconds["-c"]
 
 
 def test_demo(tmp_path: Path, capsys: Captured) -> None:

@@ -21,7 +21,7 @@ from onnxq.qparams import fake_quantize
 from tests.models import build, f32, images, normal, selecting, untouched
 
 WIDTH = 12
-FAST = Options(placement="all", effort="fast")
+FAST = Options(placement="all", effort="fast", reduce_range=False)
 
 
 def chain(layers: int, *, wild: int | None = None) -> onnx.ModelProto:

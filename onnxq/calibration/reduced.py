@@ -84,8 +84,8 @@ def _summed(reader: ir.Node, w: NDArray[np.float32]) -> NDArray[np.float32] | No
         return None
     if reader.op_type == "LSTM":
         return w
-    if reader.op_type == "MatMul" and w.ndim > 1:
-        return np.moveaxis(w, -2, -1)
+    if reader.op_type == "MatMul":
+        return w[None] if w.ndim == 1 else np.moveaxis(w, -2, -1)
     if reader.op_type == "Gemm" and w.ndim == 2:
         return w if reader.attributes.get_int("transB", 0) else w.T
     if reader.op_type == "ConvTranspose":

@@ -12,6 +12,7 @@ from onnxq.options import Options
 from onnxq.options.selection import Selection, with_symmetry
 from onnxq.planning.question import Decisions, Question
 from onnxq.planning.table_rows import WeightRow
+from onnxq.planning.weightless import reads_quantized
 from onnxq.spec import USUAL_BITS, WIDE, PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["activation_spec", "bias_spec", "default_spec", "weight_at", "weight_spec"]
@@ -31,27 +32,31 @@ def weight_spec(
     spec = asked.selection.weight(replace(own, bits=bits, granularity=granularity), node, value)
     spec = spec if spec.bits in rule.weight_bits else replace(spec, bits=own.bits)
     spec = weight_at(asked.backend, asked.options, asked.selection, WeightRow(node, value, rule), spec)
-    multiplied = rule.kind is Kind.COMPUTE and node not in decided.stored
-    return replace(spec, reduced=multiplied and _overflows(asked, spec))
-
-
-def _overflows(asked: Question, spec: QuantSpec) -> bool:
-    """Whether sums of products with a weight are to be kept from overflowing."""
-    if spec.bits != USUAL_BITS or not spec.signed or spec.scheme is not Scheme.UNIFORM or asked.act_bits != USUAL_BITS:
-        return False
-    wanted, overflows = asked.options.reduce_range, asked.backend.overflows
-    return overflows is not None and overflows() if wanted is None else wanted
+    in_float = node in decided.stored and not reads_quantized(node)  # else onnxruntime takes its integer kernel
+    return replace(spec, reduced=False) if in_float else spec
 
 
 def weight_at(target: Backend, options: Options, selection: Selection, read: WeightRow, spec: QuantSpec) -> QuantSpec:
-    """The spec of a weight, of its width, with zero points where the target has them and nothing asks for others."""
+    """The spec of a weight, of its width, with zero points where the target has them and nothing asks for others, and
+    of a reduced range where sums of products with it overflow."""
     own = read.rule.weight or target.weight
     spec = replace(spec, signed=own.signed, symmetric=own.symmetric, narrow_range=own.narrow_range)
-    if read.rule.kind is not Kind.COMPUTE or spec.bits not in target.asymmetric_weights:
+    if read.rule.kind is not Kind.COMPUTE:
         return spec
+    if spec.bits not in target.asymmetric_weights:
+        return replace(spec, reduced=_overflows(target, options, spec))
     symmetric = selection.weight_symmetric(options.weight_symmetric, read.node, read.value)
     symmetric = not target.moves_weights if symmetric is None else symmetric
     return spec if symmetric else replace(spec, signed=False, symmetric=False, narrow_range=False)
+
+
+def _overflows(target: Backend, options: Options, spec: QuantSpec) -> bool:
+    """Whether sums of products with a weight are to be kept from overflowing."""
+    bytes_alone = {spec.bits, options.act_bits or target.activation.bits} == {USUAL_BITS}
+    if not bytes_alone or not spec.signed or spec.scheme is not Scheme.UNIFORM:
+        return False
+    wanted = options.reduce_range
+    return target.overflows is not None and target.overflows() if wanted is None else wanted
 
 
 def activation_spec(

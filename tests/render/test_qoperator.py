@@ -178,7 +178,7 @@ def test_biases_that_are_not_in_units_of_the_product(bias: str) -> None:
         s=f32(0.01),
         t=f32(0.02),
         z=np.uint8(128),
-        k=np.array([[[[100]], [[-50]]], [[[3]], [[127]]]], np.int8),
+        k=np.array([[[[100]], [[-50]]], [[[1]], [[127]]]], np.int8),
         o=np.int8(0),
         b=f32([0.30004, -0.20006]) * (1e6 if bias == "huge" else 1),
         i=np.array([3, -2], np.int32),

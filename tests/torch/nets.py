@@ -13,6 +13,7 @@ from torch import nn
 
 import onnxq.torch as qat
 from onnxq import Options
+from onnxq.ort.session import PRECISE
 from onnxq.torch.module import QuantizedModule
 
 W4A4 = Options(weight_bits=4, act_bits=4)
@@ -123,6 +124,7 @@ def differences(model: QuantizedModule, path: Path, data: list[torch.Tensor], *,
     options = onnxruntime.SessionOptions()
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.add_session_config_entry(PRECISE, "1")  # weights are given: some processors would cut off sums of products
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options)
     found = []

@@ -11,6 +11,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.ort.session import PRECISE
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -165,7 +166,9 @@ def test_packed_sequences_train_and_their_layer_reads_weights_of_integers(tmp_pa
     path = qat.export(model.eval(), tmp_path / "trained.onnx", data[0], input_names=["words", "lengths"])
     deployed = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
     assert len(deployed.plan.stored) == 1, "the weights of the recurrent layer are integers in the file"
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    exact = onnxruntime.SessionOptions()
+    exact.add_session_config_entry(PRECISE, "1")
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", exact, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"words": data[1][0].numpy(), "lengths": lengths.numpy()})
     with torch.no_grad():
         want = model(*data[1]).numpy()
