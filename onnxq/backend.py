@@ -92,8 +92,8 @@ class Backend:
             ``"channel"``, those with one for each channel too. What is given here says ``asymmetric_weights``.
         asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points, ``weight`` itself
             being symmetric.
-        overflows: whether sums of 8-bit products overflow where the artifact runs; weights whose scales are chosen
-            here have a reduced range then, unless the options say otherwise. None: they do not.
+        overflows: whether sums of 8-bit products overflow where the artifact runs, see :mod:`onnxq.for_processor`.
+        overflowing_costs: operator → its row's ``cost`` on processors where they do, which are slower in integers.
         moves_weights: they have them unless the options say otherwise; else where the options ask for them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
@@ -181,6 +181,7 @@ class Backend:
     weight_zero_points: Literal["", "tensor", "channel"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
     overflows: Callable[[], bool] | None = None
+    overflowing_costs: Mapping[str, Callable[[ir.Node], tuple[float, float]]] = field(default_factory=dict)
     moves_weights: bool = False
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"

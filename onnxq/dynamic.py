@@ -25,6 +25,7 @@ from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
 from onnxq.dynamic_layers import layers_to_quantize, whole_attention
 from onnxq.errors import OutputError
+from onnxq.for_processor import reduces
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_constants, all_nodes
@@ -168,8 +169,7 @@ def _made(model: ir.Model, table: Backend, options: Options, reporter: Reporter)
     """Store the weights of a float model, and make what can run in integers take its ranges at each run."""
     chosen, refused = layers_to_quantize(model, options)
     plan, lacking = _plan(model, table, options, chosen)
-    overflows = table.overflows is not None and table.overflows()
-    reduced = overflows if options.reduce_range is None else options.reduce_range
+    reduced = reduces(table, options)
     summed = {name for name, op in chosen.items() if op not in _CONVOLUTIONS}  # a ConvInteger does not overflow
     numbers = _numbers(model, plan, summed if reduced else (), reporter)
     result = Quantized(model, plan, numbers, table).qdq()

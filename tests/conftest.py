@@ -6,6 +6,7 @@ import gc
 import math
 import sys
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +31,18 @@ def _as_long_as_it_takes() -> Iterator[None]:
         for limit in _LIMITS:
             patch.setattr(limit, math.inf)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _same_layers_in_integers() -> Iterator[None]:
+    """By the costs of one processor, whichever runs the tests."""
+    from onnxq.backends.onnxruntime import BACKEND
+
+    costs = cast("dict[str, Any]", BACKEND.overflowing_costs)
+    kept = dict(costs)
+    costs.clear()
+    yield
+    costs.update(kept)
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ from onnxq.deciding.idle import idle_bodies
 from onnxq.deciding.in_float import InFloat
 from onnxq.deciding.rescue import extent
 from onnxq.deciding.stages import Stages, run_on
+from onnxq.for_processor import for_processor
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import MADE
 from onnxq.measuring.judging import telling
@@ -106,7 +107,12 @@ class Decider:
         reporter: Reporter | None = None,
     ) -> None:
         self.reporter = reporter or Silent()
-        self.model, self.target, self.options, self.statistics = model, target, options, statistics
+        self.model, self.target, self.options, self.statistics = (
+            model,
+            for_processor(target, options),
+            options,
+            statistics,
+        )
         self.choices = choices
         self.notes: list[str] = []
         self.warnings: list[str] = []

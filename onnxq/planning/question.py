@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Backend, OpRule
+from onnxq.for_processor import for_processor
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.options import Options
 from onnxq.options.selection import Selection
@@ -73,7 +74,7 @@ class Question:
         forced = {n.name for n in nodes if selection.forced(n)}
         return cls(
             model=model,
-            backend=backend,
+            backend=for_processor(backend, options),
             options=options,
             nodes=nodes,
             selection=selection,

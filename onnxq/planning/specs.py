@@ -8,6 +8,7 @@ from functools import lru_cache
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.for_processor import reduces
 from onnxq.options import Options
 from onnxq.options.selection import Selection, with_symmetry
 from onnxq.planning.question import Decisions, Question
@@ -55,8 +56,7 @@ def _overflows(target: Backend, options: Options, spec: QuantSpec) -> bool:
     bytes_alone = {spec.bits, options.act_bits or target.activation.bits} == {USUAL_BITS}
     if not bytes_alone or not spec.signed or spec.scheme is not Scheme.UNIFORM:
         return False
-    wanted = options.reduce_range
-    return target.overflows is not None and target.overflows() if wanted is None else wanted
+    return reduces(target, options)
 
 
 def activation_spec(

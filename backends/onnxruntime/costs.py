@@ -1,0 +1,132 @@
+"""What onnxruntime's kernels cost on one thread, float against integer, in units of a QuantizeLinear for each element.
+
+Fits to measured kernels (``tools/op_costs.py``), of onnxruntime 1.31 on x86-64 with AVX512-VNNI, and of 1.32 with
+AVX-512 alone: without VNNI a product of integers takes twice to three times as long against a float one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import onnx_ir as ir
+
+from onnxq.graph.values import only_reader
+
+__all__ = ["WITHOUT_VNNI", "conv_cost", "matmul_cost", "mean_cost", "mul_cost", "sigmoid_cost"]
+
+_QUANTIZE_NS = 0.22
+"""Nanoseconds a QuantizeLinear takes for an element: the unit of all costs."""
+
+
+@dataclass(frozen=True)
+class _Products:
+    """What differs between processors.
+
+    Attributes:
+        mac: nanoseconds of a multiply-accumulate of an integer convolution, on the processor of the other figures.
+        tap: of one tap and channel of a depthwise one.
+        row: units of an output element of a matrix product.
+        term: of each term of its sum.
+    """
+
+    mac: float
+    tap: float
+    row: float
+    term: float
+
+
+_WITH_VNNI = _Products(mac=0.0029, tap=0.026, row=0.3, term=0.011)
+_WITHOUT = _Products(mac=0.0062, tap=0.040, row=1.5, term=0.0305)
+
+
+def conv_cost(node: ir.Node, products: _Products = _WITH_VNNI) -> tuple[float, float]:
+    """A fit to measured kernels, in nanoseconds per output position, then per output element.
+
+    Both kinds of kernels compute blocks of 16 output channels; float ones are slower where the input channels do not
+    fill blocks. Integer kernels copy what each kernel tap reads, which is slow for three channels: first layers of
+    image models with kernels of 3x3 are faster in float. A row of the kernel is copied at once, of planes and lines
+    whose columns lie side by side: of three channels and kernels of 3x3, 5x5 and 7x7 it takes 3.8, 3.5 and 3.5 ns, and
+    a line of 127 taps twice as long as one of 7. With groups of more channels, those for one channel in and several out
+    included, every kernel tap is copied for each group alone, and float kernels are slower as well. From one channel to
+    one they follow a pointer for each tap of each position: 7, 39 and 127 taps take 9, 39 and 120 ns.
+    """
+    weight = node.inputs[1]
+    dims = [d if isinstance(d, int) else 16 for d in weight.shape] if weight is not None and weight.shape else [16, 16]
+    group = node.attributes.get_int("group", 1)
+    outputs, inputs, taps = max(dims[0] // group, 1), dims[1], math.prod(dims[2:])
+    if inputs == outputs == 1 and group > 1:
+        return _depthwise_cost(group, taps, products, planes=len(dims) == 4)
+    macs = inputs * taps
+    padded = -(-outputs // 16) * 16
+    as_float = (0.010 if inputs % 16 == 0 else 0.0155) * macs * padded + 0.22 * outputs
+    as_integer = products.mac * macs * padded + 0.06 * outputs + 5.0
+    if group > 1:
+        as_float *= 1.5 if taps > 1 else 1.0
+        as_integer += taps * (8.0 if inputs == 1 else 5.0) if taps > 1 else 0.35 * inputs
+    elif taps > 1:
+        as_integer += 1.2 * taps if inputs % 4 == 0 else 9.6 * math.prod(dims[2:-1]) if _in_rows(node) else 3.2 * taps
+    if outputs < 16 and group == 1:
+        as_integer += 14.0
+    if inputs == outputs == 1:
+        as_integer = 4.0 + 0.95 * taps
+    return as_float / outputs / _QUANTIZE_NS, as_integer / outputs / _QUANTIZE_NS
+
+
+def _in_rows(conv: ir.Node) -> bool:
+    """Whether a row of the kernel reads elements of a plane or line that lie side by side."""
+    rank = len(conv.inputs[1].shape or ()) if conv.inputs[1] is not None else 0
+    return rank <= 4 and conv.attributes.get_ints("dilations", [1])[-1] == 1
+
+
+def _depthwise_cost(channels: int, taps: int, products: _Products, *, planes: bool) -> tuple[float, float]:
+    """Float kernels for planes fill up blocks of 16 channels; what such blocks leave over is slow in integers."""
+    blocks = -(-channels // 16) * 16
+    as_float = (0.066 + 0.02 * taps) * blocks if planes else (0.17 + 0.1 * taps) * channels
+    left_over = 0.0 if channels % 16 == 0 else 1.6 if channels % 8 == 0 else 3.3
+    as_integer = 7.4 + taps * (products.tap * channels + 0.22 + left_over)
+    return as_float / channels / _QUANTIZE_NS, as_integer / channels / _QUANTIZE_NS
+
+
+def matmul_cost(node: ir.Node, products: _Products = _WITH_VNNI) -> tuple[float, float]:
+    """By the inner dimension."""
+    weight = node.inputs[1]
+    inner = 64
+    if weight is not None and weight.shape is not None and len(weight.shape) >= 2:
+        position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 else -2
+        dim = weight.shape[position]
+        inner = dim if isinstance(dim, int) else inner
+    return 0.045 * inner, products.row + products.term * inner
+
+
+def mean_cost(node: ir.Node) -> tuple[float, float]:
+    """By the elements that become one."""
+    data = node.inputs[0]
+    dims = data.shape[2:] if data is not None and data.shape is not None else (16, 16)
+    area = math.prod(d if isinstance(d, int) else 16 for d in dims)
+    return 18.0 + 0.36 * area, 60.0 + 0.2 * area
+
+
+def sigmoid_cost(node: ir.Node) -> tuple[float, float]:
+    """In a SiLU onnxruntime computes it and the product in one float kernel; in integers each is a table or a loop."""
+    return (0.6, 1.3) if _of_silu(node) else (1.5, 1.05)
+
+
+def mul_cost(node: ir.Node) -> tuple[float, float]:
+    makers = [value.producer() for value in node.inputs if value is not None]
+    return (0.7, 1.2) if any(m is not None and m.op_type == "Sigmoid" and _of_silu(m) for m in makers) else (1.4, 1.1)
+
+
+def _of_silu(sigmoid: ir.Node) -> bool:
+    reader = only_reader(sigmoid.outputs[0])
+    return reader is not None and reader.op_type == "Mul" and sigmoid.inputs[0] in reader.inputs
+
+
+WITHOUT_VNNI: Mapping[str, Callable[[ir.Node], tuple[float, float]]] = {
+    "Conv": partial(conv_cost, products=_WITHOUT),
+    "Gemm": partial(matmul_cost, products=_WITHOUT),
+    "MatMul": partial(matmul_cost, products=_WITHOUT),
+}
+"""Costs of layers where sums of products overflow; the table's own are those with VNNI."""
