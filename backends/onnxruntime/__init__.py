@@ -8,6 +8,11 @@ stored as integers only (an LSTM has one for ranges taken at each run: ``--algor
 convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of operators would fall apart there,
 since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes
 opset 20.
+
+On x86-64 without VNNI instructions the kernels add pairs of 8-bit products in 16 bits, which overflows, and are slower.
+Where this processor is one, weights have a reduced range, as much as each channel needs, and layers the costs measured
+there (onnxruntime 1.32, AVX-512 without VNNI). ``--reduce-range`` says that the model will run on such a processor,
+``--full-range`` that it will run on another.
 """
 
 from __future__ import annotations

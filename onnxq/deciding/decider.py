@@ -107,12 +107,8 @@ class Decider:
         reporter: Reporter | None = None,
     ) -> None:
         self.reporter = reporter or Silent()
-        self.model, self.target, self.options, self.statistics = (
-            model,
-            for_processor(target, options),
-            options,
-            statistics,
-        )
+        self.model, self.options, self.statistics = model, options, statistics
+        self.target = for_processor(target, options)
         self.choices = choices
         self.notes: list[str] = []
         self.warnings: list[str] = []
