@@ -16,7 +16,7 @@ from onnxq.spec import PerChannel, QuantSpec, Scheme
 __all__ = ["check_numbers", "check_table_numbers"]
 
 _LARGEST = float(np.finfo(np.float32).max)
-_HINT = "The file is damaged, or a tool wrote numbers that no runtime can compute with"
+_HINT = "The file is damaged, or a tool wrote numbers that most runtimes cannot compute with"
 
 
 def check_numbers(
