@@ -20,7 +20,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.write_out import COMPOSITE
 from onnxq.graph.recognition.groups import KINDS
-from onnxq.op_rule import ANY_BITS, Kind, OpRule
+from onnxq.op_rule import ANY_BITS, Cost, Kind, OpRule
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
@@ -93,7 +93,7 @@ class Backend:
         asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points, ``weight`` itself
             being symmetric.
         overflows: whether sums of 8-bit products overflow where the artifact runs, see :mod:`onnxq.for_processor`.
-        overflowing_costs: operator → its row's ``cost`` on processors where they do, which are slower in integers.
+        overflowing_costs: ``cost`` of rows → that on processors where they do, which are slower in integers.
         moves_weights: they have them unless the options say otherwise; else where the options ask for them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
@@ -181,7 +181,7 @@ class Backend:
     weight_zero_points: Literal["", "tensor", "channel"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
     overflows: Callable[[], bool] | None = None
-    overflowing_costs: Mapping[str, Callable[[ir.Node], tuple[float, float]]] = field(default_factory=dict)
+    overflowing_costs: Mapping[Cost, Cost] = field(default_factory=dict)
     moves_weights: bool = False
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"

@@ -25,5 +25,9 @@ def for_processor(target: Backend, options: Options) -> Backend:
     """The target with the costs of the processor that is meant."""
     if not target.overflowing_costs or not reduces(target, options):
         return target
-    slower = {op: replace(target.rules[op], cost=cost) for op, cost in target.overflowing_costs.items()}
+    slower = {
+        op: replace(rule, cost=target.overflowing_costs[rule.cost])
+        for op, rule in target.rules.items()
+        if callable(rule.cost) and rule.cost in target.overflowing_costs
+    }
     return replace(target, rules={**target.rules, **slower}, overflowing_costs={})

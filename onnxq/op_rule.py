@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.spec import QuantSpec
 
-__all__ = ["ANY_BITS", "Kind", "OpRule"]
+__all__ = ["ANY_BITS", "Cost", "Kind", "OpRule"]
 
 ANY_BITS = frozenset(range(2, 17))
 
@@ -28,6 +28,10 @@ class Kind(enum.Enum):
     """Moves or selects values: input and output share one scale."""
     WEIGHT_ONLY = "weight only"
     """No integer kernel: constant weights are stored as integers, the arithmetic stays float."""
+
+
+Cost = Callable[[ir.Node], tuple[float, float]]
+"""Node → cost per output element of its float and of its integer kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class OpRule:
     weight_bits: frozenset[int] = ANY_BITS
     act_bits: frozenset[int] = ANY_BITS
     fixed: tuple[float, float] | None = None
-    cost: tuple[float, float] | Callable[[ir.Node], tuple[float, float]] = (1.0, 1.0)
+    cost: tuple[float, float] | Cost = (1.0, 1.0)
     cost_behind: float = 0.0
     when: Callable[[ir.Node], str | None] | None = None
 

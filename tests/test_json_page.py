@@ -91,7 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("An error", 0, ["plan", "nothing.onnx"]),
         ("quantize", 0, [*QUANTIZE, "o.onnx"]),
-        ("quantize --max-drop", 0, [*QUANTIZE, "o.onnx", "--max-drop", "0.5"]),
+        ("quantize --max-drop", 0, [*QUANTIZE, "o.onnx", "--max-drop", "0.5", "--algorithm", "bias_correction"]),
         ("deploy", 0, ["deploy", "q.onnx", "--backend", "openvino", "-o", "o.onnx"]),
         ("calibrate", 0, ["calibrate", *CALIBRATED, "-o", "t.npz"]),
         ("plan", 0, ["plan", "digits.onnx"]),

@@ -7,13 +7,14 @@ AVX-512 alone: without VNNI a product of integers takes twice to three times as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import onnx_ir as ir
 
 from onnxq.graph.values import only_reader
+from onnxq.op_rule import Cost
 
 __all__ = ["WITHOUT_VNNI", "conv_cost", "matmul_cost", "mean_cost", "mul_cost", "sigmoid_cost"]
 
@@ -124,9 +125,8 @@ def _of_silu(sigmoid: ir.Node) -> bool:
     return reader is not None and reader.op_type == "Mul" and sigmoid.inputs[0] in reader.inputs
 
 
-WITHOUT_VNNI: Mapping[str, Callable[[ir.Node], tuple[float, float]]] = {
-    "Conv": partial(conv_cost, products=_WITHOUT),
-    "Gemm": partial(matmul_cost, products=_WITHOUT),
-    "MatMul": partial(matmul_cost, products=_WITHOUT),
+WITHOUT_VNNI: Mapping[Cost, Cost] = {
+    conv_cost: partial(conv_cost, products=_WITHOUT),
+    matmul_cost: partial(matmul_cost, products=_WITHOUT),
 }
-"""Costs of layers where sums of products overflow; the table's own are those with VNNI."""
+"""What takes the place of the costs of layers where sums of products overflow."""

@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.roles import few, samples_to_verify
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.terminal import bytes_text, counts, listed
 from onnxq.effort import learns
+from onnxq.for_processor import reduces
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.judging import lifts
 from onnxq.measuring.metrics import kept_signal
@@ -112,7 +114,11 @@ def _main_reason(plan: Plan, options: Options) -> str:
     reason, nodes = reasons[0]
     why = f"; {counts(k.op for k in nodes)}: {reason}"
     if reason.startswith("slower") and options.placement == "auto":
-        why += ". --placement all quantizes what can be all the same, for a processor where it is not"
+        all_the_same = "--placement all quantizes what can be all the same"
+        if reduces(backend_named(plan.backend), options):
+            why += f". --full-range is for a processor with VNNI, where they are faster; {all_the_same}"
+        else:
+            why += f". {all_the_same}, for a processor where it is not"
     return why
 
 
