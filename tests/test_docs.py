@@ -52,7 +52,8 @@ def test_examples_run(docs: ModuleType, tmp_path: Path) -> None:
     for block, results in docs.play(tmp_path):
         played += 1
         if block.language == "console":
-            assert [code for _, code, _ in results] == [0] * len(results), block.body
+            usual = {0, 3} if products_overflow() else {0}  # 3: check warns of a model that stays float
+            assert {code for _, code, _ in results} <= usual, block.body
             printed = _labels("".join(f"$ {line}\n{out}" for line, _, out in results))
             assert products_overflow() or printed == _labels(block.body), "the pages are of a processor with VNNI"
     assert played > 10
