@@ -50,7 +50,9 @@ The format ``fake-quantize`` is for onnxruntime: OpenVINO cannot read its functi
 Verified on OpenVINO 2026.4.1, x86-64 with AVX512-VNNI and AMX, opsets 17 to 24, by the layers of the compiled model and
 by numbers: which operators have integer kernels, at which zero points, and that both formats run in the same kernels.
 Layer by layer the codes are onnxruntime's, but for four in a million, which are at a tie to the last bits of a float32
-and differ by one. Other processors, GPU and NPU: from OpenVINO's documents only.
+and differ by one. Without VNNI (AVX-512 alone) its sums of 8-bit products overflow as onnxruntime's do: where this
+processor is such a one, or with ``--reduce-range``, weights have a reduced range, with which the numbers are
+onnxruntime's again. Other processors, GPU and NPU: from OpenVINO's documents only.
 """
 
 from __future__ import annotations
@@ -92,6 +94,7 @@ from onnxq.graph.passes.write_out import NEWEST
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.options import Options
+from onnxq.ort.overflow import products_overflow
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.render.formats import FAKE_QUANTIZE
@@ -236,10 +239,11 @@ BACKEND = Backend(
     refuses=_refuse,
     rewrite=_rewrite,
     rewrite_opset=_rewrite_opset,
+    overflows=products_overflow,
     adjust=_adjust,
     runtime="openvino",
     artifacts="model.onnx (QDQ, or FakeQuantize of org.openvinotoolkit)",
     next_step="ovc MODEL.onnx --compress_to_fp16=False",
-    verified="OpenVINO 2026.4.1 on x86-64 with VNNI and AMX: integer kernels, numbers",
+    verified="OpenVINO 2026.4.1 on x86-64 with VNNI and AMX, and without: integer kernels, numbers",
     unverified="GPU, NPU, ARM",
 )

@@ -51,6 +51,22 @@ def equal_but_for_ties(expected: dict[str, list[NDArray[Any]]], seen: Examinatio
     return equal
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_sums_of_weights_of_a_reduced_range_are_exact_on_any_processor(form: str, tmp_path: Path) -> None:
+    """Half of the numbers are the largest there is, where pairs of products overflow if any do."""
+    model = build(
+        "(float[1, 16, 10, 10] x) => (float[1, 24, 8, 8] y) { a = Conv (x, w)\n y = Relu (a) }", w=normal(24, 16, 3, 3)
+    )
+    rng = np.random.default_rng(0)
+    feeds = [{"x": np.where(rng.random((1, 16, 10, 10)) < 0.5, 1.0, 0.1).astype(np.float32)} for _ in range(6)]
+    path = tmp_path / "m.onnx"
+    options = Options(reduce_range=True, format=form)
+    quantized = onnxq.quantize(model, feeds, backend="openvino", output=path, options=options)
+    seen = examine(RUNTIME, path, feeds)
+    assert not floating(seen)
+    assert equal_but_for_ties(infer(ir.to_proto(quantized.qdq()), feeds, optimize=False), seen) >= 4
+
+
 def test_a_bias_that_convolutions_share_is_added_in_their_kernels(tmp_path: Path) -> None:
     """Two levels of a pyramid with one head: besides it only the quantizer of the input is a float kernel."""
     model = build(
