@@ -89,7 +89,7 @@ def _summed(reader: ir.Node, w: NDArray[np.float32]) -> NDArray[np.float32] | No
     if reader.op_type == "Gemm" and w.ndim == 2:
         return w if reader.attributes.get_int("transB", 0) else w.T
     if reader.op_type == "ConvTranspose":
-        return np.moveaxis(w, 0, -1).reshape(-1, w.shape[1], w.shape[0]) if w.ndim > 2 else None
+        return np.moveaxis(w, (0, 1), (-1, -2)) if w.ndim > 2 else None
     depthwise = w.shape[1:2] == (1,) and reader.attributes.get_int("group", 1) == w.shape[0]
     if reader.op_type == "Conv" and w.ndim > 2 and not depthwise:
         return np.moveaxis(w, 1, -1).reshape(w.shape[0], -1)

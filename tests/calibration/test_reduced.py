@@ -101,6 +101,15 @@ def test_scales_are_raised_as_far_as_the_largest_pair_needs_and_no_further() -> 
     np.testing.assert_allclose(least_scale(node, weight, QuantSpec(granularity=PerTensor())), 2.0 / 127.4)
 
 
+def test_of_a_transposed_convolution_input_channels_are_neighbours() -> None:
+    weight = np.zeros((4, 3, 2, 2), np.float32)
+    weight[0, 0, 1, 1] = weight[1, 0, 1, 1] = 1.0  # these two are added
+    weight[0, 1, 1, 1] = weight[1, 1, 0, 1] = 1.0  # these are of two positions
+    weight[1, 2, 0, 0] = weight[2, 2, 0, 0] = 1.0  # these are of two pairs
+    least = least_scale(ir.node("ConvTranspose", [None, None]), weight, QuantSpec(granularity=PerChannel(1)))
+    np.testing.assert_allclose(least, np.array([2.0, 1.0, 1.0]) / 127.4, rtol=1e-6)
+
+
 def test_a_depthwise_convolution_keeps_all_of_its_range() -> None:
     node = ir.node("Conv", [None, None], attributes={"group": 16})
     assert not least_scale(node, normal(16, 1, 3, 3), QuantSpec(granularity=PerChannel(0))).any()
