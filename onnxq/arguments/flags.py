@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
     where = "zero point where the range puts it"
     few = f"weights: {where}; default on onnxruntime for those of at most 4 bits"
-    reduced = "weights: no sums overflow on x86 without VNNI; default on onnxruntime where this processor is one"
+    reduced = "weights: no sums overflow on x86 without VNNI; default for onnxruntime and OpenVINO on such a processor"
     for field, yes, no, texts in (
         ("symmetric", "symmetric", "asymmetric", ("activations: zero point in the middle", f"activations: {where}")),
         ("per_channel", "per-channel", "per-tensor", ("weights: a scale per channel", "weights: one scale per tensor")),
