@@ -5,9 +5,9 @@ off at 32767. Other tools give all weights 7 bits then. It is enough that no two
 steps, so a channel's scale is raised only as far as its largest pair needs: mostly by a tenth to a fifth, in place of
 twofold.
 
-Which numbers are neighbours was seen in onnxruntime 1.32 on such a processor, and holds in OpenVINO 2026.4: of a matrix the rows 0 and 1, 2 and 3 and
-so on, of a convolution those of the weight with its channels last, as its kernel has them; a depthwise convolution is
-computed otherwise and does not overflow.
+Which numbers are neighbours was seen in onnxruntime 1.32 on such a processor, and with them convolutions are exact in
+OpenVINO 2026.4: of a matrix the rows 0 and 1, 2 and 3 and so on, of a convolution those of the weight with its channels
+last, as its kernel has them; a depthwise convolution is computed otherwise and does not overflow.
 """
 
 from __future__ import annotations
