@@ -29,7 +29,7 @@ WEIGHTS = {
 }
 
 
-def _extreme(weight: NDArray[np.float32], channels: int) -> list[dict[str, Any]]:
+def _extreme(channels: int) -> list[dict[str, Any]]:
     """Pictures of which half the pixels have the largest number there is, where products overflow if any do."""
     rng = np.random.default_rng(0)
     return [{"x": np.where(rng.random((1, channels, 10, 10)) < 0.5, 1.0, 0.1).astype(np.float32)} for _ in range(6)]
@@ -58,7 +58,7 @@ def test_no_sum_of_a_convolution_overflows(name: str, per_channel: bool) -> None
     groups = 4 if name == "groups" else 8 if name == "few channels of groups" else 1
     channels = weight.shape[1] * groups
     model = build(f"(float[1, {channels}, 10, 10] x) => (float[1, {len(weight)}, a, b] y) {{ y = {text} }}", w=weight)
-    feeds = _extreme(weight, channels)
+    feeds = _extreme(channels)
     options = Options(placement="all", per_channel=per_channel, reduce_range=True, bias_correction=False)
     q = onnxq.quantize(model, feeds, options=options)
     plain, optimized = _runs(q, feeds[0])
