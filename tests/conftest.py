@@ -11,6 +11,8 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, settings
 
+from onnxq.notes.cautions import _SLOW
+
 settings.register_profile(
     "the same at every run", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -31,6 +33,20 @@ def _as_long_as_it_takes() -> Iterator[None]:
         for limit in _LIMITS:
             patch.setattr(limit, math.inf)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _not_a_word_of_speed() -> Iterator[None]:
+    """As measured beside other tests, a result is slower than float by chance."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onnxq.notes.cautions._SLOW", 0.0)
+        yield
+
+
+@pytest.fixture
+def speed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is slower than float is warned of, as outside of tests."""
+    monkeypatch.setattr("onnxq.notes.cautions._SLOW", _SLOW)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -89,6 +89,7 @@ def test_figures_of_few_samples_that_differ_much(tmp_path: Path, monkeypatch: py
     assert "these figures are of 8 of 128: onnxq compare runs them all" in told
 
 
+@pytest.mark.usefixtures("speed_is_told")
 @pytest.mark.parametrize(("speedup", "slow"), [(0.6, True), (1.3, False)])
 def test_a_result_slower_than_the_float_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speedup: float, slow: bool

@@ -122,6 +122,7 @@ def test_rounding_in_float_differs_from_sample_to_sample_as_well() -> None:
     assert list(vague(Verification({"y": errors}, samples=8), 128)) == []
 
 
+@pytest.mark.usefixtures("speed_is_told")
 @pytest.mark.parametrize(("speed", "seconds", "said"), [(0.6, 0.02, True), (0.6, 1e-4, False), (0.95, 0.02, False)])
 def test_a_result_slower_than_the_float_model(speed: float, seconds: float, said: bool) -> None:
     run = Verification(samples=8, speedup=speed, float_seconds=seconds)
@@ -132,6 +133,7 @@ def test_a_result_slower_than_the_float_model(speed: float, seconds: float, said
     assert all(text.endswith("--exclude MatMul, say, leaves operators in float") for text in slow), "what there is"
 
 
+@pytest.mark.usefixtures("speed_is_told")
 @pytest.mark.parametrize(("op", "said"), [("Gather", True), ("GRU", False)])
 def test_rows_that_are_unpacked_at_every_run(op: str, said: bool) -> None:
     """A recurrent layer's weights are unpacked once: a slow run has another cause then, noise most likely."""
@@ -142,6 +144,7 @@ def test_rows_that_are_unpacked_at_every_run(op: str, said: bool) -> None:
     assert all("--exclude Gather" in text for text in slow)
 
 
+@pytest.mark.usefixtures("speed_is_told")
 def test_tables_beside_what_runs_in_integers_may_be_what_is_slow() -> None:
     """The experts of a mixture, of which a Gather picks whole matrices."""
     run = Verification(samples=8, speedup=0.6, float_seconds=2e-4)
