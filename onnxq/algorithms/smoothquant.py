@@ -169,16 +169,17 @@ def _found(
     by_alpha: list[dict[float, _Smoothing]] = []
     same = 0
     axes = {group.data.name or "": group.axis for group in groups}
-    for data, (fit, judge) in captured(draft, axes, samples, draft.sizes()).items():
-        if fit is None or judge is None:
-            skipped["an input that holds NaN or mask values, or cannot be observed"] += 1
-            continue
-        for group in (g for g in groups if g.data.name == data):
-            found = _smoothings(group, fit, judge, alphas, insert)
-            if found:
+    seen = captured(draft, axes, samples, draft.sizes())
+    with draft.reporter.phase(NAME, total=len(groups), unit="inputs") as advance:
+        for done, group in enumerate(groups, start=1):
+            fit, judge = seen[group.data.name or ""]
+            if fit is None or judge is None:
+                skipped["an input that holds NaN or mask values, or cannot be observed"] += 1
+            elif found := _smoothings(group, fit, judge, alphas, insert):
                 by_alpha.append(found)
             else:
                 same += 1
+            advance(done)
     return by_alpha, same
 
 

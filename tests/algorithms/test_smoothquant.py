@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from onnxq.backend_choice import backend_named
 from onnxq.calibration.collect import collect
 from onnxq.calibration.roles import to_learn_from
 from onnxq.calibration.statistics import KeptSample
+from onnxq.console.progress import LineReporter
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
@@ -241,6 +243,12 @@ def test_zero_weights_and_zero_channels() -> None:
         sample["x"][..., 11] = 0.0
     assert_same(model, smoothed(model, feeds), feeds)
     assert quantize_checked(model, feeds, SMOOTH).worst >= 25.0
+
+
+def test_progress_is_shown_input_by_input() -> None:
+    stream = io.StringIO()
+    onnxq.quantize(matmul(), tokens(), options=SMOOTH, reporter=LineReporter(stream))
+    assert "\nsmoothquant: 1 input in " in stream.getvalue()
 
 
 def test_the_same_twice_and_given_alpha() -> None:
