@@ -132,11 +132,14 @@ def _bring_together(model: ir.Model) -> list[Note]:
 
 
 def _fold_layers(model: ir.Model, unfit: Unfit | None) -> list[Note]:
-    """Arithmetic and batch normalizations in any order: each folded one may bring the next beside its layer."""
+    """Arithmetic and batch normalizations in any order: each folded one may bring the next beside its layer.
+
+    So may what is brought together behind it: a normalization that has become a bias is in nobody's way.
+    """
     done: list[Note] = []
     while True:
         notes = [*fold_affine(model), *fold_batchnorm(model, unfit)]
         folded = [note for note in notes if not note.node]
-        done += folded
         if not folded:
             return done + notes
+        done += [*folded, *_bring_together(model)]

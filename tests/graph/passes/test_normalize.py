@@ -139,6 +139,21 @@ def chain(length: int) -> onnx.ModelProto:
     return build(f"g (float[1,4,2,2] x) => (float[1,4,2,2] {last}) {{ {' '.join(lines)} }}", **constants)
 
 
+def test_a_normalization_that_has_become_a_bias_is_in_nobodys_way(tmp_path: Path) -> None:
+    """As LeViT has it: what is normalized is made flat first, and an activation function follows the way back."""
+    text = """g (float[1,4,6] x) => (float[1,4,6] y) {
+        v = MatMul(x, w)
+        f = Reshape(v, flat) \n n = BatchNormalization(f, s, b, mean, var) \n r = Reshape(n, back)
+        y = HardSwish(r) }"""
+    proto = build(text, w=random(6, 6), flat=i64([-1, 6]), back=i64([1, -1, 6]), **BN)
+    model, _ = apply(normalize, proto, {"x": random(1, 4, 6)}, tolerance=5e-6)
+    assert ops(model)[:3] == ["MatMul", "Add", "HardSwish"]
+    save(model, tmp_path / "once.onnx")
+    assert normalize(model) == []
+    save(model, tmp_path / "twice.onnx")
+    assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "twice.onnx").read_bytes()
+
+
 def test_work_grows_with_the_nodes_and_no_faster() -> None:
     short, long = (
         lines_of(partial(normalize, load(chain(length))), "onnxq/graph/", "/onnx_ir/") for length in (25, 100)
