@@ -33,7 +33,7 @@ from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_output, spare
 from onnxq.measuring.against_source import against_source
-from onnxq.measuring.final_check import final_check
+from onnxq.measuring.final_check import first_look
 from onnxq.measuring.verification import SourceAgreement
 from onnxq.notes.aloud import say
 from onnxq.notes.hints import hints
@@ -140,14 +140,14 @@ def _verified(
     """
     result, target = made.rendered(), made.backend
     forget_shapes(result)
-    checked = final_check(
+    checked = first_look(
         made.model,
         result,
         (),
         float_bytes=file_size(made.model),
         at_home=target.at_home,
         **options.session,
-    )
+    ).completed()
     source = load(model, again=True)
     size = given_size(model, source)
     agreed = replace(against_source(source, given, result, options), given_bytes=size)
