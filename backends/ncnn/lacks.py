@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
-
 import onnx_ir as ir
 
 from onnxq.backends.ncnn.rewrites import ONE_AXIS
 from onnxq.checks.findings import Finding
+from onnxq.checks.forms import TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, in_steps
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.options import Options
-from onnxq.rows import plain_max_pool
 
 __all__ = ["ABSENT", "lacks"]
 
@@ -60,9 +57,9 @@ def _said(node: ir.Node) -> tuple[str, str] | None:
         return f"ncnn has no {node.op_type}: it does not load what pnnx makes of the model", _CUT
     if node.op_type in _BY_INPUT:
         return _extreme(node)
-    if (form := _form(node, _ABSENT_FORMS)) is not None:
+    if (form := form_of(node, _ABSENT_FORMS)) is not None:
         return f"ncnn has no {form}: it does not load what pnnx makes of the model", _CUT
-    if (form := _form(node, _WRONG) or _behind_several(node)) is not None:
+    if (form := form_of(node, _WRONG) or _behind_several(node)) is not None:
         return f"pnnx converts a {form} wrongly, without a word", "Write it otherwise, or cut the model there"
     return None
 
@@ -75,33 +72,6 @@ def _extreme(node: ir.Node) -> tuple[str, str] | None:
     how = "of several axes" if several else "whose axes are an input"
     hint = _CUT if several else "Export the model with opset 17"
     return f"ncnn has no {node.op_type} {how}: it does not load what pnnx makes of the model", hint
-
-
-class _Form(NamedTuple):
-    """A form of some operators: what is said of it behind the name of the operator, and whether a node has it."""
-
-    operators: tuple[str, ...]
-    words: str
-    holds: Callable[[ir.Node], bool]
-
-
-def _form(node: ir.Node, forms: Iterable[_Form]) -> str | None:
-    """The first of some forms that a node has, in words."""
-    found = (form for form in forms if node.op_type in form.operators and form.holds(node))
-    return next((f"{node.op_type} {form.words}".rstrip() for form in found), None)
-
-
-def _padded_as(*names: str) -> Callable[[ir.Node], bool]:
-    return lambda node: node.attributes.get_string("auto_pad", "NOTSET") in names
-
-
-def _mode(name: str, default: str) -> Callable[[ir.Node], bool]:
-    return lambda node: node.attributes.get_string("mode", default) == name
-
-
-def _other_than_ones(attribute: str) -> Callable[[ir.Node], bool]:
-    """Whether an attribute has another number than 1."""
-    return lambda node: any(step != 1 for step in node.attributes.get_ints(attribute, ()))
 
 
 def _unevenly_padded(node: ir.Node) -> bool:
@@ -142,38 +112,42 @@ def _takes_element_below(node: ir.Node) -> bool:
 
 
 _ABSENT_FORMS = (
-    _Form(("MaxPool",), "that gives indices", lambda node: plain_max_pool(node) is not None),
-    _Form(("MaxPool",), "with dilations", _other_than_ones("dilations")),
-    _Form(("AveragePool", "ConvTranspose"), "with other padding at the end than at the beginning", _unevenly_padded),
-    _Form(("Conv", "ConvTranspose"), "with auto_pad SAME_LOWER", _padded_as("SAME_LOWER")),
-    _Form(("ConvTranspose",), "with auto_pad SAME_UPPER", _padded_as("SAME_UPPER")),
-    _Form(("DepthToSpace",), "of mode DCR", _mode("DCR", "DCR")),
-    _Form(_RECURRENT, "whose last state is read (forward, it is the last step of the first output)", _gives_a_state),
-    _Form(("Gather",), "at computed indices but of rows of a constant", _gathers_by_computed),
-    _Form(("Selu",), "with constants of its own", lambda node: bool({"alpha", "gamma"} & set(node.attributes))),
-    _Form(("Slice",), "that steps", lambda node: any(step > 1 for step in _steps(node))),
-    _Form(("BatchNormalization",), "in training mode", lambda node: node.attributes.get_int("training_mode", 0) == 1),
+    WITH_INDICES,
+    Form(("MaxPool",), "{} with dilations", in_steps("dilations")),
+    Form(("AveragePool", "ConvTranspose"), "{} with other padding at the end than at the beginning", _unevenly_padded),
+    Form(("Conv", "ConvTranspose"), "{} with auto_pad SAME_LOWER", has("auto_pad", "SAME_LOWER")),
+    Form(("ConvTranspose",), "{} with auto_pad SAME_UPPER", has("auto_pad", "SAME_UPPER")),
+    Form(("DepthToSpace",), "{} of mode DCR", has("mode", "DCR", default="DCR")),
+    Form(_RECURRENT, "{} whose last state is read (forward, it is the last step of the first output)", _gives_a_state),
+    Form(("Gather",), "{} at computed indices but of rows of a constant", _gathers_by_computed),
+    Form(("Selu",), "{} with constants of its own", lambda node: bool({"alpha", "gamma"} & set(node.attributes))),
+    Form(("Slice",), "{} that steps", lambda node: any(step > 1 for step in _steps(node))),
+    TRAINING,
 )
 """What ncnn does not load, though it has other forms of the operator."""
 
 _WRONG = (
-    _Form(
+    Form(
         ("AveragePool", "MaxPool"),
-        "with auto_pad",
-        lambda node: _padded_as("SAME_LOWER", "SAME_UPPER")(node) and _other_than_ones("strides")(node),
+        "{} with auto_pad",
+        lambda node: has("auto_pad", "SAME_LOWER", "SAME_UPPER")(node) and in_steps("strides")(node),
     ),
-    _Form(("Gather",), "of a constant list of indices", _gathers_a_list),
-    _Form(("GridSample",), "of mode cubic", _mode("cubic", "")),
-    _Form(ONE_AXIS, "of one axis that is an input, in five dimensions,", _reduces_one_axis_of_five),
-    _Form(("Slice",), "that steps backwards", lambda node: any(step < 0 for step in _steps(node))),
-    _Form(("GRU",), "without linear_before_reset", lambda node: node.attributes.get_int("linear_before_reset", 0) == 0),
-    _Form(("LayerNormalization",), "over several axes", lambda node: not _is_last(node)),
-    _Form(("SpaceToDepth",), "", lambda node: True),
-    _Form(("Pad",), "that wraps around", _mode("wrap", "constant")),
-    _Form(("Resize",), "to the nearest element below, by other coordinates than asymmetric ones", _takes_element_below),
-    _Form(
+    Form(("Gather",), "{} of a constant list of indices", _gathers_a_list),
+    Form(("GridSample",), "{} of mode cubic", has("mode", "cubic")),
+    Form(ONE_AXIS, "{} of one axis that is an input, in five dimensions,", _reduces_one_axis_of_five),
+    Form(("Slice",), "{} that steps backwards", lambda node: any(step < 0 for step in _steps(node))),
+    Form(
+        ("GRU",), "{} without linear_before_reset", lambda node: node.attributes.get_int("linear_before_reset", 0) == 0
+    ),
+    Form(("LayerNormalization",), "{} over several axes", lambda node: not _is_last(node)),
+    Form(("SpaceToDepth",), "{}", lambda node: True),
+    WRAPPING,
+    Form(
+        ("Resize",), "{} to the nearest element below, by other coordinates than asymmetric ones", _takes_element_below
+    ),
+    Form(
         ("Resize",),
-        "that interpolates by asymmetric coordinates",
+        "{} that interpolates by asymmetric coordinates",
         lambda node: _is_asymmetric(node) and not _is_nearest(node),
     ),
 )
