@@ -22,6 +22,7 @@ taken for activations), entries that a Concat's tensors share (there one exponen
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ _TOP = 127
 _STEPS = 254
 _GEMM_EMIN = 128
 
+Table = dict[str, dict[str, Any]]
+"""Name of a tensor, or of a node's weight or bias → its entry."""
+
 
 # -- the table
 
@@ -70,7 +74,7 @@ def _range(numbers: QParams) -> dict[str, Any]:
     return {"min": -top, "max": top}
 
 
-def _emin(node: ir.Node, table: dict[str, dict[str, Any]]) -> int | None:
+def _emin(node: ir.Node, table: Table) -> int | None:
     """The exponent that belongs to a node's output, ``None`` where its operator has none."""
     if node.op_type == "Gemm":
         return _GEMM_EMIN
@@ -88,40 +92,51 @@ def _emin(node: ir.Node, table: dict[str, dict[str, Any]]) -> int | None:
     return biased_exponent(max(product, largest)) - 10
 
 
-def _table(quantized: Quantized, parts: Parts) -> dict[str, dict[str, Any]]:
-    table = {name: _range(numbers) for name, numbers in parts.activations.items()}
-    known = {site.tensor: site.fixed for site in quantized.plan.sites if site.fixed is not None and not site.tied_to}
-    table.update({name: {"min": low, "max": high} for name, (low, high) in known.items() if name in table})
+def _table(quantized: Quantized, parts: Parts) -> Table:
+    """The table of what was taken apart, in the order that entries depend on each other."""
     nodes = {node.name or "": node for node in all_nodes(parts.model)}
-
-    def add(key: str, entry: dict[str, Any]) -> None:
-        if key in table:
-            raise BackendError(f"the table would have two entries {key!r}", hint="Rename the node or the tensor")
-        table[key] = entry
-
+    table = _activations(quantized, parts)
     for function, into in quantized.plan.absorbed.items():
         behind, before = nodes[function].outputs[0].name or "", nodes[into].outputs[0].name or ""
         if behind in table:
-            add(before, dict(table[behind]))
+            _add(table, before, dict(table[behind]))
     for name, op in parts.nodes.items():
-        node, rule = nodes[name], BACKEND.rules[op]
-        for index, value in enumerate(node.inputs):
-            numbers = parts.weights.get(value.name or "") if value is not None else None
-            if value is None or numbers is None:
-                continue
-            if index in rule.weights:
-                add(f"{name}_weights", _range(numbers))
-            elif value.name not in table:
-                table[value.name or ""] = _range(numbers)
-        if rule.bias is not None and len(node.inputs) > rule.bias and (bias := node.inputs[rule.bias]) is not None:
-            data = node.inputs[0].name if node.inputs[0] is not None else None
-            if bias.name in parts.biases:
-                steps = [(e["max"] - e["min"]) / _STEPS for e in (table[f"{name}_weights"], table[data or ""])]
-                add(f"{name}_bias", {"alpha": steps[0] * steps[1], "zero_point": 0})
+        _add_constants(table, nodes[name], BACKEND.rules[op], parts)
     for name in parts.nodes:
         if (emin := _emin(nodes[name], table)) is not None:
             table[nodes[name].outputs[0].name or ""]["emin"] = emin
     return table
+
+
+def _activations(quantized: Quantized, parts: Parts) -> Table:
+    """The ranges of activations: where a function has one, that."""
+    table = {name: _range(numbers) for name, numbers in parts.activations.items()}
+    known = {site.tensor: site.fixed for site in quantized.plan.sites if site.fixed is not None and not site.tied_to}
+    table.update({name: {"min": low, "max": high} for name, (low, high) in known.items() if name in table})
+    return table
+
+
+def _add_constants(table: Table, node: ir.Node, rule: OpRule, parts: Parts) -> None:
+    """The entries of what a node reads that is constant: its weight, its bias, an operand."""
+    for index, value in enumerate(node.inputs):
+        numbers = parts.weights.get(value.name or "") if value is not None else None
+        if value is None or numbers is None:
+            continue
+        if index in rule.weights:
+            _add(table, f"{node.name}_weights", _range(numbers))
+        elif value.name not in table:
+            table[value.name or ""] = _range(numbers)
+    bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+    if bias is not None and bias.name in parts.biases:
+        data = node.inputs[0].name if node.inputs[0] is not None else None
+        steps = [(e["max"] - e["min"]) / _STEPS for e in (table[f"{node.name}_weights"], table[data or ""])]
+        _add(table, f"{node.name}_bias", {"alpha": steps[0] * steps[1], "zero_point": 0})
+
+
+def _add(table: Table, key: str, entry: dict[str, Any]) -> None:
+    if key in table:
+        raise BackendError(f"the table would have two entries {key!r}", hint="Rename the node or the tensor")
+    table[key] = entry
 
 
 def _write(quantized: Quantized, path: Path) -> list[Path]:
@@ -134,6 +149,18 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
     return [*save(parts.model, path), write_json(table_path(path), table)]
 
 
+def _why_no_entry(name: str, entry: Any, names: Container[str | None]) -> str | None:
+    """What is wrong with an entry of a table that was read."""
+    if name not in names:
+        return f"it names {name!r}, which the model does not have"
+    keys = ("alpha",) if isinstance(entry, dict) and "alpha" in entry else ("min", "max")
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(k), (int, float)) for k in keys):
+        return f"the entry of {name!r} has no {' and '.join(keys)}"
+    if "alpha" not in entry and not (entry["max"] == -entry["min"] > 0):
+        return f"the range of {name!r} is not symmetric about 0"
+    return None
+
+
 def _read(path: Path) -> Quantized:
     """The way back; an operator without a weight whose tensors all have ranges is taken to be quantized."""
     where = f"'{table_path(path)}'"
@@ -143,13 +170,8 @@ def _read(path: Path) -> Quantized:
     names |= {v.name for graph in all_graphs(model) for v in graph.inputs}
     names |= {f"{node.name}{part}" for node in all_nodes(model) for part in ("_weights", "_bias")}
     for name, entry in table.items():
-        if name not in names:
-            raise BackendError(f"it names {name!r}, which the model does not have", where=where)
-        keys = ("alpha",) if isinstance(entry, dict) and "alpha" in entry else ("min", "max")
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(k), (int, float)) for k in keys):
-            raise BackendError(f"the entry of {name!r} has no {' and '.join(keys)}", where=where)
-        if "alpha" not in entry and not (entry["max"] == -entry["min"] > 0):
-            raise BackendError(f"the range of {name!r} is not symmetric about 0", where=where)
+        if (why := _why_no_entry(name, entry, names)) is not None:
+            raise BackendError(why, where=where)
 
     def find(site: Site) -> QParams | None:
         keys = [f"{e.node}_weights" for e in site.readers] if site.role == "weight" else [site.tensor]

@@ -67,16 +67,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
 
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
     """Numbers as the tool makes them: inherited by inputs, weights by its own formula, biases by the product."""
-    sites: dict[str, list[str]] = {}
-    for site in plan.sites:
-        if site.role == "activation" and site.name in numbers:
-            sites.setdefault(site.tensor, []).append(site.name)
-    for node in reversed(list(all_nodes(model))):
-        source = node.inputs[0] if node.op_type in _INHERIT and node.inputs else None
-        given = sites.get(node.outputs[0].name or "", [])
-        if source is not None and len(source.uses()) == 1 and given:
-            for name in sites.get(source.name or "", []):
-                numbers[name] = replace(numbers[given[0]], spec=numbers[name].spec)
+    _inherit(model, plan, numbers)
     constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
     for site in plan.sites:
         array = constant_array(constants.get(site.tensor)) if site.role == "weight" else None
@@ -87,6 +78,20 @@ def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) 
             scale = np.asarray(numbers[site.factors[0]].scale * numbers[site.factors[1]].scale, np.float32)
             numbers[site.name] = replace(numbers[site.name], scale=scale)
     return []
+
+
+def _inherit(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> None:
+    """Give what some operators alone read the numbers of what they write, in place."""
+    sites: dict[str, list[str]] = {}
+    for site in plan.sites:
+        if site.role == "activation" and site.name in numbers:
+            sites.setdefault(site.tensor, []).append(site.name)
+    for node in reversed(list(all_nodes(model))):
+        source = node.inputs[0] if node.op_type in _INHERIT and node.inputs else None
+        given = sites.get(node.outputs[0].name or "", [])
+        if source is not None and len(source.uses()) == 1 and given:
+            for name in sites.get(source.name or "", []):
+                numbers[name] = replace(numbers[given[0]], spec=numbers[name].spec)
 
 
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:

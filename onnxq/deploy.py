@@ -8,8 +8,9 @@ artifact that fails or computes something else. Every tensor whose scale was mov
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from onnxq.asked_scheme import for_given_numbers
@@ -18,11 +19,10 @@ from onnxq.backend_choice import backend_named
 from onnxq.console.terminal import listed, plural
 from onnxq.deploying.bounds import Bounds, keep_bounds
 from onnxq.deploying.float_readers import with_float_readers
-from onnxq.deploying.functions import kept_between
 from onnxq.deploying.given_numbers import GivenNumbers
+from onnxq.deploying.lacking import lacking
 from onnxq.deploying.shared import without_torn_ties
 from onnxq.deploying.source import in_form, past_quantizers
-from onnxq.deploying.units import open_units
 from onnxq.errors import BackendError
 from onnxq.given.artifact import refuse_table
 from onnxq.given.fitted import fit_to_target
@@ -33,7 +33,7 @@ from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_output, spare
 from onnxq.measuring.against_source import against_source
-from onnxq.measuring.final_check import final_check
+from onnxq.measuring.final_check import first_look
 from onnxq.measuring.verification import SourceAgreement
 from onnxq.notes.aloud import say
 from onnxq.notes.hints import hints
@@ -44,12 +44,11 @@ from onnxq.planning.planner import settled_plan
 from onnxq.prepare import Source
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
-from onnxq.render.reading.planned import reading, writing
+from onnxq.render.reading.planned import writing
 
 __all__ = ["deploy"]
 
 _LISTED = 5
-_A_CONSTANT = "a constant that it reads"
 _FLOAT_WEIGHTS = "the model given has its weights in float"
 _ALIKE = 40.0
 """dB between a result and the model given, below which it is told what was left out."""
@@ -140,14 +139,14 @@ def _verified(
     """
     result, target = made.rendered(), made.backend
     forget_shapes(result)
-    checked = final_check(
+    checked = first_look(
         made.model,
         result,
         (),
         float_bytes=file_size(made.model),
         at_home=target.at_home,
         **options.session,
-    )
+    ).completed()
     source = load(model, again=True)
     size = given_size(model, source)
     agreed = replace(against_source(source, given, result, options), given_bytes=size)
@@ -195,55 +194,48 @@ class _Adopted:
 
 def _adopt(source: Quantized, unquantized: Set[tuple[str, Edge | None]], target: Backend, options: Options) -> _Adopted:
     """The target's plan with the source's numbers."""
-    in_float = {name for name, _ in unquantized}
-    given = GivenNumbers(source, target, in_float)
-    known = {site.tensor for site in source.plan.sites if site.role == "activation"} - in_float
-
-    def lacking(plan: Plan) -> dict[str, str]:
-        numbers, _ = given.of(plan)
-        edges = ((site.tensor, edge) for site in plan.sites for edge in site.readers)
-        lacks = {edge.node: tensor for tensor, edge in edges if (tensor, edge) in unquantized}
-        lacks |= reading(plan, numbers)
-        complete = target.complete_units
-        lacks |= open_units(source.model, plan, numbers, known=known, in_float=in_float, complete=complete)
-        constants = {node for node, tensor in lacks.items() if tensor in source.model.graph.initializers}
-        several = len(constants) > 1  # biases of many layers are one line
-        names = {n: _A_CONSTANT if several and n in constants else f"tensor {t!r}" for n, t in lacks.items()}
-        return kept_between(source.model, plan, numbers, target, given.quantizes) | {
-            node: f"{lacks[node]!r}: {given.refused[lacks[node]]}"
-            if lacks[node] in given.refused
-            else f"{name} is not quantized in the model given"
-            for node, name in names.items()
-        }
-
+    given = GivenNumbers(source, target, {name for name, _ in unquantized})
     stored = {edge.node for edge in source.plan.by_edge("weight")}
-    plan = settled_plan(source.model, target, options, lacking, store=stored)
+    plan = settled_plan(source.model, target, options, partial(lacking, given, unquantized), store=stored)
     numbers, shared = given.of(plan)
     warnings = _refused(plan, given, target)
-    without = sorted(set(writing(source.model, plan, numbers).values()) - given.refused.keys())
+    simulated = target.format_named(options.format).simulated
+    without = _without_scale(
+        sorted(set(writing(source.model, plan, numbers).values()) - given.refused.keys()), simulated
+    )
+    plan = with_float_readers(source, _with_numbers(plan, numbers, given.in_float), numbers)
+    fit_biases(source.model, plan, numbers)
+    notes = [*_changed(given, plan, numbers, shared), *without, *fit_to_target(source.model, plan, numbers, target)]
+    return _Adopted(plan, numbers, given.moved(plan, numbers), notes, warnings)
+
+
+def _with_numbers(plan: Plan, numbers: Mapping[str, QParams], in_float: Set[str]) -> Plan:
+    """A plan of the sites that have numbers, those of a tensor left float aside that quantize nothing."""
     sites = tuple(
         replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
         for s in plan.sites
-        if s.name in numbers and (s.readers or s.tensor not in in_float)  # one of a tensor left float quantizes nothing
+        if s.name in numbers and (s.readers or s.tensor not in in_float)
     )
-    plan = _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
-    plan = with_float_readers(source, plan, numbers)
-    fit_biases(source.model, plan, numbers)
-    unused = given.unused(plan)
-    notes = [f"deploy: {target.name} does not quantize {', '.join(map(repr, unused))}"] if unused else []
+    return _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
+
+
+def _changed(given: GivenNumbers, plan: Plan, numbers: Mapping[str, QParams], shared: Sequence[str]) -> Iterator[str]:
+    """Notes of the numbers given that the target has no use for, and of those that were moved."""
+    name = given.target.name
+    if unused := given.unused(plan):
+        yield f"deploy: {name} does not quantize {', '.join(map(repr, unused))}"
     if shared:
-        names = ", ".join(map(repr, shared))
-        notes.append(
-            f"deploy: tensors without a scale share one with others on {target.name}: that of {names} was moved"
-        )
+        moved = ", ".join(map(repr, shared))
+        yield f"deploy: tensors without a scale share one with others on {name}: that of {moved} was moved"
     if raised := given.moved(plan, numbers).keys() - set(shared):
         names = ", ".join(repr(s.tensor) for s in plan.sites if s.tensor in raised)
-        notes.append(f"deploy: their bias does not fit 32 bits with the scales given for {names}; they were raised")
-    if without:
-        end = "the table has no entry" if target.format_named(options.format).simulated else "written in float"
-        notes.append(f"deploy: the model given has no scale for {', '.join(map(repr, without))}: {end}")
-    notes += fit_to_target(source.model, plan, numbers, target)
-    return _Adopted(plan, numbers, given.moved(plan, numbers), notes, warnings)
+        yield f"deploy: their bias does not fit 32 bits with the scales given for {names}; they were raised"
+
+
+def _without_scale(tensors: Sequence[str], simulated: bool) -> list[str]:
+    """A note of tensors that a quantizer of the target would write, and that the model given has no numbers for."""
+    end = "the table has no entry" if simulated else "written in float"
+    return [f"deploy: the model given has no scale for {', '.join(map(repr, tensors))}: {end}"] if tensors else []
 
 
 def _but_for(moved: Mapping[str, int], target: Backend) -> list[str]:

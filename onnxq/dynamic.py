@@ -31,7 +31,7 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.locations import spare
-from onnxq.measuring.final_check import final_check
+from onnxq.measuring.final_check import first_look
 from onnxq.measuring.samples_to_judge import samples_to_judge
 from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slower_than_float, vague
@@ -118,14 +118,14 @@ def rewrite(
     table = _table(per_channel=per_channel)
     made = _made(float_model, table, options, reporter)
     with reporter.phase("check", total=1, unit="models") as advance:
-        checked = final_check(
+        checked = first_look(
             prepared.model,
             made.model,
             kept,
             float_bytes=prepared.bytes,
             given=prepared.given,
             **options.session,
-        )
+        ).completed()
         advance(1)
     told = (
         *prepared.warnings,

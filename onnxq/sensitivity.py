@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onnxq.backend import Backend
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.roles import spread
 from onnxq.calibration.statistics import Statistics, model_digest
@@ -76,13 +77,7 @@ def sensitivity(
     if target.asymmetric_weights.intersection(widths):  # the widths tried have zero points, if not that of the target
         asked = replace(asked, weight_symmetric=None)
     target.require(asked)
-    if target.weight.scheme is not Scheme.UNIFORM and set(widths) - target.weight_bits:
-        only = ", ".join(map(str, sorted(target.weight_bits)))
-        raise OptionError(
-            f"a {target.weight.scheme.value} grid has no {min(set(widths) - target.weight_bits)} bits",
-            where="bits",
-            hint=f"{backend} has: {only}",
-        )
+    _require_grids(target, widths)
     _require_picture(plot)
     if plot is not None:
         spare(plot, model=model, data=data, statistics=statistics)
@@ -105,6 +100,20 @@ def sensitivity(
     if plot is not None:
         write_text(plot, made.to_svg())
     return made
+
+
+def _require_grids(target: Backend, widths: tuple[int, ...]) -> None:
+    """Refuse widths that a grid of uneven steps does not have.
+
+    Raises:
+        OptionError: the first of them.
+    """
+    without = set(widths) - target.weight_bits
+    if target.weight.scheme is not Scheme.UNIFORM and without:
+        what = f"a {target.weight.scheme.value} grid has no {min(without)} bits"
+        raise OptionError(
+            what, where="bits", hint=f"{target.name} has: {', '.join(map(str, sorted(target.weight_bits)))}"
+        )
 
 
 def _measured(probe: Probe, widths: tuple[int, ...], runs: int, reporter: Reporter) -> Sensitivity:

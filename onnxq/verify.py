@@ -111,16 +111,15 @@ def verify(
     if runtime is not None and runtime.one_shape:
         _require_one_shape(runtime, feeds)
     asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter)
-    seen = Examination("", "")
-    if asked is not None:
-        beside = None if quantizing(quantized.model) else quantized.model
-        seen = asked.whole(path, shown=model if by.tensors else None, beside=beside)
+    rounded = bool(quantizing(quantized.model))
+    shown, beside = model if by.tensors else None, None if rounded else quantized.model
+    seen = asked.whole(path, shown=shown, beside=beside) if asked is not None else Examination("", "")
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     of_data = _remarks_on(quantized.model, feeds, floats, indices)
-    told, rounded = _but(by.outputs, simulated), bool(quantizing(quantized.model))
+    told = _but(by.outputs, simulated)
     if runtime is not None and runtime.runs:
         figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), told, floats, steps_of(quantized))
         figures = replace(figures, against_float={}) if rounded else figures

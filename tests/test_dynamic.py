@@ -4,7 +4,6 @@ import hashlib
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,8 +15,9 @@ from onnxq import OptionError, Options, OutputError, VerificationError, dynamic
 from onnxq.calibration.chance import drawn
 from onnxq.cli import main
 from onnxq.console.progress import Silent
-from onnxq.measuring.final_check import final_check
+from onnxq.measuring.final_check import FirstLook
 from onnxq.measuring.metrics import sqnr
+from onnxq.measuring.verification import Verification
 from onnxq.ort.overflow import products_overflow
 from onnxq.prepare import Prepared
 from tests.installed import needs
@@ -94,10 +94,12 @@ def test_figures_of_few_samples_that_differ_much(tmp_path: Path, monkeypatch: py
 def test_a_result_slower_than_the_float_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speedup: float, slow: bool
 ) -> None:
-    def measured(*given: Any, **options: Any) -> Any:
-        return replace(final_check(*given, **options), speedup=speedup, float_seconds=1e-3)
+    completed = FirstLook.completed
 
-    monkeypatch.setattr("onnxq.dynamic.final_check", measured)
+    def measured(look: FirstLook) -> Verification:
+        return replace(completed(look), speedup=speedup, float_seconds=1e-3)
+
+    monkeypatch.setattr(FirstLook, "completed", measured)
     proto = build("(float[1, 64] x) => (float[1, 64] y) { y = MatMul (x, w) }", w=normal(64, 64))
     result = dynamic.rewrite(proto, output=tmp_path / "q.onnx")
     told = [text for text in result.verification.warnings if text.startswith("it runs at 0.60 of the float model's")]
@@ -176,7 +178,7 @@ def test_failures_are_told_and_leave_nothing(tmp_path: Path, monkeypatch: pytest
     def fail(*args: object, **kwargs: object) -> None:
         raise VerificationError("the quantized model failed its final check")
 
-    monkeypatch.setattr(dynamic, "final_check", fail)
+    monkeypatch.setattr(dynamic, "first_look", fail)
     with pytest.raises(VerificationError, match="failed its final check"):
         dynamic.rewrite(source, output=output)
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]

@@ -6,10 +6,10 @@ import onnx_ir as ir
 
 from onnxq.backends.ncnn.rewrites import ONE_AXIS
 from onnxq.checks.findings import Finding
+from onnxq.checks.forms import TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, in_steps
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.options import Options
-from onnxq.rows import plain_max_pool
 
 __all__ = ["ABSENT", "lacks"]
 
@@ -57,9 +57,9 @@ def _said(node: ir.Node) -> tuple[str, str] | None:
         return f"ncnn has no {node.op_type}: it does not load what pnnx makes of the model", _CUT
     if node.op_type in _BY_INPUT:
         return _extreme(node)
-    if (form := _absent_form(node)) is not None:
+    if (form := form_of(node, _ABSENT_FORMS)) is not None:
         return f"ncnn has no {form}: it does not load what pnnx makes of the model", _CUT
-    if (form := _wrong_form(node)) is not None:
+    if (form := form_of(node, _WRONG) or _behind_several(node)) is not None:
         return f"pnnx converts a {form} wrongly, without a word", "Write it otherwise, or cut the model there"
     return None
 
@@ -74,68 +74,91 @@ def _extreme(node: ir.Node) -> tuple[str, str] | None:
     return f"ncnn has no {node.op_type} {how}: it does not load what pnnx makes of the model", hint
 
 
-def _absent_form(node: ir.Node) -> str | None:
-    """A form of an operator that ncnn does not load, though it has others."""
-    get, op = node.attributes, node.op_type
-    automatic, pads = get.get_string("auto_pad", "NOTSET"), get.get_ints("pads", ())
-    uneven = pads[: len(pads) // 2] != pads[len(pads) // 2 :]
-    if op == "MaxPool" and (plain_max_pool(node) or any(step != 1 for step in get.get_ints("dilations", ()))):
-        return "MaxPool that gives indices" if plain_max_pool(node) else "MaxPool with dilations"
-    if op in ("AveragePool", "ConvTranspose") and uneven:
-        return f"{op} with other padding at the end than at the beginning"
-    if (op == "Conv" and automatic == "SAME_LOWER") or (op == "ConvTranspose" and automatic.startswith("SAME")):
-        return f"{op} with auto_pad {automatic}"
-    if op == "DepthToSpace" and get.get_string("mode", "DCR") == "DCR":
-        return "DepthToSpace of mode DCR"
-    if op in _RECURRENT and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
-        return f"{op} whose last state is read (forward, it is the last step of the first output)"
-    if (
-        op == "Gather"
-        and not is_constant(node.inputs[1])
-        and (get.get_int("axis", 0) != 0 or not is_constant(node.inputs[0]))
-    ):
-        return "Gather at computed indices but of rows of a constant"
-    if op == "Selu" and {"alpha", "gamma"} & set(get):
-        return "Selu with constants of its own"
-    if op == "Slice" and any(step > 1 for step in _steps(node)):
-        return "Slice that steps"
-    trains = op == "BatchNormalization" and get.get_int("training_mode", 0) == 1
-    return "BatchNormalization in training mode" if trains else None
+def _unevenly_padded(node: ir.Node) -> bool:
+    pads = node.attributes.get_ints("pads", ())
+    return pads[: len(pads) // 2] != pads[len(pads) // 2 :]
 
 
-def _wrong_form(node: ir.Node) -> str | None:
-    """A form of an operator that ncnn computes otherwise than it is defined."""
-    get, op = node.attributes, node.op_type
-    if op in ("AveragePool", "MaxPool") and get.get_string("auto_pad", "NOTSET").startswith("SAME"):
-        return f"{op} with auto_pad" if any(step != 1 for step in get.get_ints("strides", ())) else None
-    if op == "Gather" and (found := constant_array(node.inputs[1])) is not None and found.ndim == 1:
-        return "Gather of a constant list of indices"
-    if op == "GridSample" and get.get_string("mode", "") == "cubic":
-        return "GridSample of mode cubic"
-    if op in ONE_AXIS and _is_deep(node) and len(node.inputs) > 1:
-        axes = constant_array(node.inputs[1])
-        return (
-            f"{op} of one axis that is an input, in five dimensions," if axes is not None and axes.size == 1 else None
-        )
-    if op == "Slice" and any(step < 0 for step in _steps(node)):
-        return "Slice that steps backwards"
-    if op == "GRU" and get.get_int("linear_before_reset", 0) == 0:
-        return "GRU without linear_before_reset"
-    if op in _RECURRENT and (maker := _of_several(node)) is not None:
-        return f"{op} behind a {maker.op_type} of several samples, frames for example,"
-    if op == "LayerNormalization" and not _is_last(node):
-        return "LayerNormalization over several axes"
-    if op == "SpaceToDepth":
-        return op
-    if op == "Pad" and get.get_string("mode", "constant") == "wrap":
-        return "Pad that wraps around"
-    if op == "Resize":
-        nearest = get.get_string("mode", "nearest") == "nearest"
-        unasked = get.get_string("coordinate_transformation_mode", "half_pixel") == "asymmetric"
-        if nearest and get.get_string("nearest_mode", "round_prefer_floor") == "floor" and not unasked:
-            return "Resize to the nearest element below, by other coordinates than asymmetric ones"
-        return "Resize that interpolates by asymmetric coordinates" if unasked and not nearest else None
-    return None
+def _gives_a_state(node: ir.Node) -> bool:
+    return any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+
+
+def _gathers_by_computed(node: ir.Node) -> bool:
+    rows_of_constant = node.attributes.get_int("axis", 0) == 0 and is_constant(node.inputs[0])
+    return not is_constant(node.inputs[1]) and not rows_of_constant
+
+
+def _gathers_a_list(node: ir.Node) -> bool:
+    found = constant_array(node.inputs[1])
+    return found is not None and found.ndim == 1
+
+
+def _reduces_one_axis_of_five(node: ir.Node) -> bool:
+    axes = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    return _is_deep(node) and axes is not None and axes.size == 1
+
+
+def _is_asymmetric(node: ir.Node) -> bool:
+    return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "asymmetric"
+
+
+def _is_nearest(node: ir.Node) -> bool:
+    return node.attributes.get_string("mode", "nearest") == "nearest"
+
+
+def _takes_element_below(node: ir.Node) -> bool:
+    below = node.attributes.get_string("nearest_mode", "round_prefer_floor") == "floor"
+    return below and _is_nearest(node) and not _is_asymmetric(node)
+
+
+_ABSENT_FORMS = (
+    WITH_INDICES,
+    Form(("MaxPool",), "{} with dilations", in_steps("dilations")),
+    Form(("AveragePool", "ConvTranspose"), "{} with other padding at the end than at the beginning", _unevenly_padded),
+    Form(("Conv", "ConvTranspose"), "{} with auto_pad SAME_LOWER", has("auto_pad", "SAME_LOWER")),
+    Form(("ConvTranspose",), "{} with auto_pad SAME_UPPER", has("auto_pad", "SAME_UPPER")),
+    Form(("DepthToSpace",), "{} of mode DCR", has("mode", "DCR", default="DCR")),
+    Form(_RECURRENT, "{} whose last state is read (forward, it is the last step of the first output)", _gives_a_state),
+    Form(("Gather",), "{} at computed indices but of rows of a constant", _gathers_by_computed),
+    Form(("Selu",), "{} with constants of its own", lambda node: bool({"alpha", "gamma"} & set(node.attributes))),
+    Form(("Slice",), "{} that steps", lambda node: any(step > 1 for step in _steps(node))),
+    TRAINING,
+)
+"""What ncnn does not load, though it has other forms of the operator."""
+
+_WRONG = (
+    Form(
+        ("AveragePool", "MaxPool"),
+        "{} with auto_pad",
+        lambda node: has("auto_pad", "SAME_LOWER", "SAME_UPPER")(node) and in_steps("strides")(node),
+    ),
+    Form(("Gather",), "{} of a constant list of indices", _gathers_a_list),
+    Form(("GridSample",), "{} of mode cubic", has("mode", "cubic")),
+    Form(ONE_AXIS, "{} of one axis that is an input, in five dimensions,", _reduces_one_axis_of_five),
+    Form(("Slice",), "{} that steps backwards", lambda node: any(step < 0 for step in _steps(node))),
+    Form(
+        ("GRU",), "{} without linear_before_reset", lambda node: node.attributes.get_int("linear_before_reset", 0) == 0
+    ),
+    Form(("LayerNormalization",), "{} over several axes", lambda node: not _is_last(node)),
+    Form(("SpaceToDepth",), "{}", lambda node: True),
+    WRAPPING,
+    Form(
+        ("Resize",), "{} to the nearest element below, by other coordinates than asymmetric ones", _takes_element_below
+    ),
+    Form(
+        ("Resize",),
+        "{} that interpolates by asymmetric coordinates",
+        lambda node: _is_asymmetric(node) and not _is_nearest(node),
+    ),
+)
+"""What ncnn computes otherwise than it is defined."""
+
+
+def _behind_several(node: ir.Node) -> str | None:
+    """A recurrent layer that takes the samples of a convolution or pooling for its steps."""
+    maker = _of_several(node) if node.op_type in _RECURRENT else None
+    several = "of several samples, frames for example,"
+    return f"{node.op_type} behind a {maker.op_type} {several}" if maker is not None else None
 
 
 def _of_several(recurrent: ir.Node) -> ir.Node | None:

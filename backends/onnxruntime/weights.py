@@ -47,29 +47,41 @@ def unpack_late(model: ir.Model) -> None:
         unpack = table.producer() if table is not None else None
         if table is None or unpack is None or unpack.op_type != "DequantizeLinear" or not is_stored(unpack.inputs[0]):
             continue
-        stored, graph, rows = unpack.inputs[0], node.graph, node.outputs[0]
-        if node.attributes.get_int("axis", 0) != 0:
+        if not _unpack_rows(node, unpack, namer):
             continue
-        indices = node.inputs[1]
-        rank = len(indices.shape) if indices is not None and indices.shape is not None else None
-        axis = unpack.attributes.get_int("axis", 1)
-        if stored is None or stored.dtype is None or not isinstance(graph, ir.Graph) or _packed_again(rows, unpack):
-            continue
-        several = unpack.inputs[1] is not None and bool(unpack.inputs[1].shape)
-        if several and (rank is None or axis != 1 or unpack.attributes.get_int("block_size", 0) > 0):
-            continue  # a scale for each column, and no telling which axis the columns end up on
-        gather = ir.node("Gather", [stored, indices], name=namer.node(f"{node.name}_rows"))
-        gather.outputs[0].name = namer.fresh(f"{rows.name}_quantized")
-        gather.outputs[0].type = ir.TensorType(stored.dtype)
-        made = _scaled_columns(gather, unpack, namer) if several else None
-        if made is None:
-            attributes = {"axis": rank} if rank is not None and unpack.inputs[1] is not None else None
-            made = [ir.node("DequantizeLinear", [gather.outputs[0], *unpack.inputs[1:]], attributes)]
-        made[-1].name = node.name
-        replace_nodes([node], gather, *made)
         if not table.uses() and not table.is_graph_output():
             remove_nodes([unpack])
     remove_dead(model)
+
+
+def _unpack_rows(node: ir.Node, unpack: ir.Node, namer: Namer) -> bool:
+    """Let a Gather take rows of the integers that its table is unpacked from, and unpack those; False where it stays.
+
+    Args:
+        node: the Gather.
+        unpack: the DequantizeLinear of its table.
+        namer: of the model.
+    """
+    stored, indices, rows = unpack.inputs[0], node.inputs[1], node.outputs[0]
+    rank = len(indices.shape) if indices is not None and indices.shape is not None else None
+    if node.attributes.get_int("axis", 0) != 0 or stored is None or stored.dtype is None:
+        return False
+    if not isinstance(node.graph, ir.Graph) or _packed_again(rows, unpack):
+        return False
+    several = unpack.inputs[1] is not None and bool(unpack.inputs[1].shape)
+    plain = unpack.attributes.get_int("axis", 1) == 1 and unpack.attributes.get_int("block_size", 0) <= 0
+    if several and (rank is None or not plain):
+        return False  # a scale for each column, and no telling which axis the columns end up on
+    gather = ir.node("Gather", [stored, indices], name=namer.node(f"{node.name}_rows"))
+    gather.outputs[0].name = namer.fresh(f"{rows.name}_quantized")
+    gather.outputs[0].type = ir.TensorType(stored.dtype)
+    made = _scaled_columns(gather, unpack, namer) if several else None
+    if made is None:
+        attributes = {"axis": rank} if rank is not None and unpack.inputs[1] is not None else None
+        made = [ir.node("DequantizeLinear", [gather.outputs[0], *unpack.inputs[1:]], attributes)]
+    made[-1].name = node.name
+    replace_nodes([node], gather, *made)
+    return True
 
 
 def _scaled_columns(gather: ir.Node, unpack: ir.Node, namer: Namer) -> list[ir.Node] | None:

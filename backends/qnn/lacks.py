@@ -7,13 +7,13 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
+from onnxq.checks.forms import OTHER_NORMS, TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has
 from onnxq.errors import ModelError
 from onnxq.graph.passes.flatten_products import is_deep_product
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, static_shape
 from onnxq.options import Options
 from onnxq.options.selection import Selection
-from onnxq.rows import plain_max_pool
 from onnxq.spec import QuantSpec
 
 __all__ = [
@@ -97,21 +97,22 @@ def resizes_pictures(node: ir.Node) -> str | None:
     return None
 
 
+_FORMS = (
+    WITH_INDICES,
+    OTHER_NORMS,
+    WRAPPING,
+    Form(("ScatterElements", "ScatterND"), "{} that takes the larger or smaller", has("reduction", "max", "min")),
+    TRAINING,
+)
+"""What the HTP has not, though it has other forms of the operator."""
+
+
 def _form(node: ir.Node) -> str | None:
     """A form of an operator that the HTP has in others alone."""
-    get, op = node.attributes, node.op_type
-    if op == "MaxPool" and plain_max_pool(node) is not None:
-        return "the HTP has no MaxPool that gives indices"
-    if op == "LpPool" and get.get_int("p", 2) not in (1, 2):
-        return "the HTP has no LpPool of a norm other than 1 and 2"
-    if op == "Pad" and get.get_string("mode", "constant") == "wrap":
-        return "the HTP has no Pad that wraps around"
-    if op in ("ScatterElements", "ScatterND") and get.get_string("reduction", "none") in ("max", "min"):
-        return f"the HTP has no {op} that takes the larger or smaller"
-    if op == "Resize":
+    if node.op_type == "Resize":
         return resizes_pictures(node)
-    trains = op == "BatchNormalization" and get.get_int("training_mode", 0) == 1
-    return "the HTP has no BatchNormalization in training mode" if trains else None
+    form = form_of(node, _FORMS)
+    return f"the HTP has no {form}" if form is not None else None
 
 
 def refuse_free_sizes(model: ir.Model) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
+from onnxq.checks.forms import TRAINING, Form, form_of, has
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, is_constant, static_shape
 from onnxq.options import Options
@@ -31,7 +32,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             what = "RKNN-Toolkit2 runs no model with an input without axes, in float neither"
             found.append(Finding("warning", f"input {value.name!r}", what, "Give it one axis, of one number"))
     for node in all_nodes(model):
-        if (none := _nowhere(node)) is not None:
+        if node.domain == "" and (none := form_of(node, _NOWHERE)) is not None:
             what = f"RKNN-Toolkit2 builds no model with a {none}, in float neither"
             found.append(Finding("warning", describe(node), what, "Cut the model before it or after it"))
         if _is_of_distances(node):
@@ -49,26 +50,31 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
     return found
 
 
-def _nowhere(node: ir.Node) -> str | None:
-    """What the builder takes in no model of a node, also of floats alone."""
-    get, value = node.attributes, node.inputs[0] if node.inputs else None
-    if node.domain != "":
-        return None
-    if node.op_type in ("If", "Loop", "Scan", *_SELECT):
-        return node.op_type
-    if node.op_type == "MaxPool" and value is not None and value.shape is not None and len(value.shape) > 4:
-        return "MaxPool of five dimensions"
-    if node.op_type == "Resize" and get.get_string("mode", "nearest") == "cubic":
-        return "cubic Resize"
-    if node.op_type in _BITS and any(is_constant(operand) for operand in node.inputs):
-        return f"{node.op_type} with a constant"
-    if node.op_type == "LayerNormalization" and get.get_int("axis", -1) not in (-1, _last_axis(value)):
-        return "LayerNormalization over several axes"
-    maker = value.producer() if node.op_type == "Gather" and value is not None else None
-    if maker is not None and maker.op_type == "Conv" and maker.domain == "" and _is_scalar(node.inputs[1]):
-        return "Gather of a single index, without an axis, behind a Conv"
-    trains = node.op_type == "BatchNormalization" and get.get_int("training_mode", 0) == 1
-    return "BatchNormalization in training mode" if trains else None
+def _is_deep(node: ir.Node) -> bool:
+    value = node.inputs[0]
+    return value is not None and value.shape is not None and len(value.shape) > 4
+
+
+def _normalizes_several(node: ir.Node) -> bool:
+    return node.attributes.get_int("axis", -1) not in (-1, _last_axis(node.inputs[0]))
+
+
+def _picks_one_of_conv(gather: ir.Node) -> bool:
+    value = gather.inputs[0]
+    maker = value.producer() if value is not None else None
+    return maker is not None and maker.op_type == "Conv" and maker.domain == "" and _is_scalar(gather.inputs[1])
+
+
+_NOWHERE = (
+    Form(("If", "Loop", "Scan", *_SELECT), "{}", lambda node: True),
+    Form(("MaxPool",), "{} of five dimensions", _is_deep),
+    Form(("Resize",), "cubic {}", has("mode", "cubic")),
+    Form(_BITS, "{} with a constant", lambda node: any(is_constant(operand) for operand in node.inputs)),
+    Form(("LayerNormalization",), "{} over several axes", _normalizes_several),
+    Form(("Gather",), "{} of a single index, without an axis, behind a Conv", _picks_one_of_conv),
+    TRAINING,
+)
+"""What the builder takes in no model, also of floats alone."""
 
 
 def _is_of_distances(node: ir.Node) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
+from onnxq.checks.forms import OTHER_NORMS, TRAINING, WITH_INDICES, Form, form_of, in_steps
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.values import constant_array
 from onnxq.options import Options
-from onnxq.rows import plain_max_pool
 
 __all__ = ["ABSENT", "lacks"]
 
@@ -70,28 +70,11 @@ def _said(node: ir.Node) -> tuple[str, str] | None:
 
 def _refused(node: ir.Node) -> str | None:
     """A form of an operator that the parser does not take, though it has others."""
-    get, op = node.attributes, node.op_type
-    if op == "BatchNormalization" and get.get_int("training_mode", 0) == 1:
-        return "BatchNormalization in training mode"
-    if op in ("AveragePool", "MaxPool"):
-        if any(step != 1 for step in get.get_ints("dilations", ())):
-            return "pool with dilations"
-        return "MaxPool that gives indices" if op == "MaxPool" and plain_max_pool(node) is not None else None
-    if op == "Dropout" and len(node.inputs) > 2 and _is_true(node.inputs[2]):
-        return "Dropout in training mode"
-    if op == "LayerNormalization" and any(value.name for value in node.outputs[1:]):
-        return "LayerNormalization that gives its mean or deviation"
-    if op == "LpPool" and get.get_int("p", 2) not in (1, 2):
-        return "LpPool of a norm other than 1 and 2"
-    if op == "LpPool" and len(get.get_ints("kernel_shape", ())) == 1:
-        return "LpPool over one axis"
-    if op == "ConvTranspose" and all(max(get.get_ints(name, ()), default=1) > 1 for name in ("strides", "dilations")):
-        return "ConvTranspose with both strides and dilations"
-    if op in ("ScatterElements", "ScatterND") and get.get_string("reduction", "none") != "none":
-        return f"{op} that reduces"
-    if op == "Loop" and node.inputs[1] is None:
-        return "Loop without a condition"
-    return _resize(node) if op == "Resize" else _top_k(node) if op == "TopK" else None
+    return _resize(node) if node.op_type == "Resize" else form_of(node, _FORMS)
+
+
+def _trains(dropout: ir.Node) -> bool:
+    return len(dropout.inputs) > 2 and _is_true(dropout.inputs[2])
 
 
 def _is_true(value: ir.Value | None) -> bool:
@@ -106,6 +89,34 @@ def _resize(node: ir.Node) -> str | None:
     return "Resize with antialiasing" if node.attributes.get_int("antialias", 0) == 1 else None
 
 
-def _top_k(node: ir.Node) -> str | None:
-    k = constant_array(node.inputs[1])
-    return f"TopK of more than {_MOST}" if k is not None and k.size and int(k.reshape(-1)[0]) > _MOST else None
+def _takes_more(top_k: ir.Node) -> bool:
+    k = constant_array(top_k.inputs[1])
+    return k is not None and bool(k.size) and int(k.reshape(-1)[0]) > _MOST
+
+
+_FORMS = (
+    TRAINING,
+    Form(("AveragePool", "MaxPool"), "pool with dilations", in_steps("dilations")),
+    WITH_INDICES,
+    Form(("Dropout",), "{} in training mode", _trains),
+    Form(
+        ("LayerNormalization",),
+        "{} that gives its mean or deviation",
+        lambda node: any(value.name for value in node.outputs[1:]),
+    ),
+    OTHER_NORMS,
+    Form(("LpPool",), "{} over one axis", lambda node: len(node.attributes.get_ints("kernel_shape", ())) == 1),
+    Form(
+        ("ConvTranspose",),
+        "{} with both strides and dilations",
+        lambda node: in_steps("strides")(node) and in_steps("dilations")(node),
+    ),
+    Form(
+        ("ScatterElements", "ScatterND"),
+        "{} that reduces",
+        lambda node: node.attributes.get_string("reduction", "none") != "none",
+    ),
+    Form(("Loop",), "{} without a condition", lambda node: node.inputs[1] is None),
+    Form(("TopK",), f"{{}} of more than {_MOST}", _takes_more),
+)
+"""What the parser refuses a model for, though it takes other forms of the operator."""

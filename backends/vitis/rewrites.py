@@ -70,22 +70,7 @@ def rewrite(model: ir.Model) -> list[Note]:
             continue
         if node.inputs[0].dtype is not ir.DataType.FLOAT:
             continue
-        if node.op_type == "Sigmoid":
-            made = _hard_sigmoid(node.inputs[0], node.name or "HardSigmoid")
-            replace_nodes([node], made)
-            node = made
-            node.meta[COMPUTES_OTHER] = "Sigmoid"
-            counts["Sigmoid became HardSigmoid"] += 1
-        elif node.op_type == "HardSwish":
-            node = _split_hard_swish(node, namer)
-            counts["HardSwish became x times HardSigmoid"] += 1
-        elif node.op_type == "LeakyRelu":
-            alpha = node.attributes.get_float("alpha", 0.01)
-            rounded = round(alpha * 256) / 256
-            if rounded != alpha:
-                node.attributes["alpha"] = ir.AttrFloat32("alpha", rounded)
-                node.meta[COMPUTES_OTHER] = "LeakyRelu"
-                notes.append(Note("vitis", node.name or "", f"alpha {alpha:g} became {rounded * 256:g}/256"))
+        node = _as_computed(node, namer, counts, notes)
         number = factor(node)
         if number is not None:
             if _multiplied(node, number) is not None:
@@ -98,6 +83,29 @@ def rewrite(model: ir.Model) -> list[Note]:
     if counts:
         infer_shapes(model)
     return [*(Note("vitis", "", f"{number} times: {what}") for what, number in counts.items()), *notes]
+
+
+def _as_computed(node: ir.Node, namer: Namer, counts: Counter[str], notes: list[Note]) -> ir.Node:
+    """The operator of the DPU that stands in the place of an activation function now; any other node as it is."""
+    x = node.inputs[0]
+    assert x is not None
+    if node.op_type == "Sigmoid":
+        made = _hard_sigmoid(x, node.name or "HardSigmoid")
+        replace_nodes([node], made)
+        made.meta[COMPUTES_OTHER] = "Sigmoid"
+        counts["Sigmoid became HardSigmoid"] += 1
+        return made
+    if node.op_type == "HardSwish":
+        counts["HardSwish became x times HardSigmoid"] += 1
+        return _split_hard_swish(node, namer)
+    if node.op_type == "LeakyRelu":
+        alpha = node.attributes.get_float("alpha", 0.01)
+        rounded = round(alpha * 256) / 256
+        if rounded != alpha:
+            node.attributes["alpha"] = ir.AttrFloat32("alpha", rounded)
+            node.meta[COMPUTES_OTHER] = "LeakyRelu"
+            notes.append(Note("vitis", node.name or "", f"alpha {alpha:g} became {rounded * 256:g}/256"))
+    return node
 
 
 def without_factors(model: ir.Model) -> None:

@@ -24,7 +24,7 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.divide import Division, Divisor, divide, insert_division
 from onnxq.algorithms.channels.pairs import scale_input
 from onnxq.algorithms.channels.product_error import Seen, captured, product_errors
-from onnxq.algorithms.common.keep_what_helps import fitting, held, keep_what_helps
+from onnxq.algorithms.common.keep_what_helps import Outcome, fitting, held, keep_what_helps
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
@@ -143,13 +143,7 @@ def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
     outcome = keep_what_helps(draft, sets[0], *(part for part in sets[1:] if len(sets[0]) > 1))
     changes = sets[outcome.chosen]
     kept = [changes[i] for i in outcome.kept]
-    layers = sum(len(change.nodes) for change in kept)
-    said = f"smoothquant: {len(kept)} inputs of {layers} layers smoothed"
-    if kept:
-        gain = float(np.mean([change.gain for change in kept]))
-        inserted = sum(change.division is None for change in kept)
-        said += f" (+{gain:.1f} dB a product, {inserted} by a Mul of its own)"
-        said += f", outputs {outcome.before:.2f} dB to {outcome.after:.2f} dB"
+    said = _said(kept, outcome)
     said += f"; {same} inputs left, no gain there" if same else ""
     if kept and len(sets) > 1:
         said += f", alpha {_COMMON[outcome.chosen - 1]:g}" if outcome.chosen else ", alpha by input"
@@ -158,6 +152,17 @@ def apply(draft: FloatDraft, alpha: float = 0.0, insert: float = 1.0) -> None:
     if skipped:
         said += "; skipped: " + ", ".join(f"{why} ({number})" for why, number in skipped.most_common())
     draft.notes.append(said)
+
+
+def _said(kept: Sequence[_Smoothing], outcome: Outcome) -> str:
+    """What was smoothed, and what it gains."""
+    said = f"smoothquant: {len(kept)} inputs of {sum(len(change.nodes) for change in kept)} layers smoothed"
+    if not kept:
+        return said
+    gain = float(np.mean([change.gain for change in kept]))
+    inserted = sum(change.division is None for change in kept)
+    products = f"(+{gain:.1f} dB a product, {inserted} by a Mul of its own)"
+    return f"{said} {products}, outputs {outcome.before:.2f} dB to {outcome.after:.2f} dB"
 
 
 def _found(

@@ -42,19 +42,8 @@ class ImageReader:
     """
 
     def __init__(self, inputs: tuple[InputInfo, ...], options: ImageOptions) -> None:
-        if len(inputs) != 1 or inputs[0].shape is None or len(inputs[0].shape) not in (3, 4):
-            names = ", ".join(repr(info.name) for info in inputs)
-            raise DataError(
-                f"a folder of pictures feeds one input of rank 4, the model has {names}",
-                hint=_BY_HAND,
-            )
-        try:
-            from PIL import Image
-        except ImportError as error:
-            raise OptionError("reading pictures needs Pillow", hint='pip install "onnxq[images]"') from error
-        self._pil: Any = Image
-        info, shape = inputs[0], inputs[0].shape
-        dims = shape[-3:]
+        info, dims = _input(inputs)
+        self._pil: Any = _pillow()
         self._layout = options.layout or _layout(dims)
         c, h, w = dims if self._layout == "nchw" else (dims[2], dims[0], dims[1])
         self._channels = options.channels or ("gray" if c == 1 else "rgb")
@@ -175,3 +164,24 @@ def _otherwise(dims: Sequence[int | str | None], channels: int, expected: int) -
 def _layout(dims: tuple[int | str | None, ...]) -> str:
     """Where the channels are: the first axis unless only the last has 1 or 3 entries."""
     return "nhwc" if dims[2] in (1, 3) and dims[0] not in (1, 3) else "nchw"
+
+
+def _input(inputs: tuple[InputInfo, ...]) -> tuple[InputInfo, tuple[int | str | None, ...]]:
+    """The one input that takes pictures, and its last three sizes.
+
+    Raises:
+        DataError: the model has another number of inputs, or this one another rank.
+    """
+    shape = inputs[0].shape if len(inputs) == 1 else None
+    if shape is None or len(shape) not in (3, 4):
+        names = ", ".join(repr(info.name) for info in inputs)
+        raise DataError(f"a folder of pictures feeds one input of rank 4, the model has {names}", hint=_BY_HAND)
+    return inputs[0], shape[-3:]
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise OptionError("reading pictures needs Pillow", hint='pip install "onnxq[images]"') from error
+    return Image

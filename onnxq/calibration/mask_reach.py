@@ -152,12 +152,7 @@ def _back(op: str, position: int, reach: Reach, others: Mapping[int, Numbers | N
     if len(known) < len(others):
         return None
     if op in ("Clip", "Max", "Min"):
-        least = [end for at, (_, end) in known.items() if op == "Max" or (op == "Clip" and at == 1)]
-        most = [end for at, (end, _) in known.items() if op == "Min" or (op == "Clip" and at == 2)]
-        return Reach(
-            reach.down if all(end <= reach.down for end in least) else -math.inf,
-            reach.up if all(end >= reach.up for end in most) else math.inf,
-        )
+        return _before_bounds(op, reach, known)
     if op == "Neg":
         return Reach(-reach.up, -reach.down)
     if not known:
@@ -165,11 +160,25 @@ def _back(op: str, position: int, reach: Reach, others: Mapping[int, Numbers | N
     low, high = known[1 - position]
     if op == "Add":
         return Reach(reach.down - high, reach.up - low)
-    if op == "Sub" and position == 0:
-        return Reach(reach.down + low, reach.up + high)
     if op == "Sub":
-        return Reach(low - reach.up, high - reach.down)
-    if low <= 0.0 <= high or (op == "Div" and position == 1):
+        minuend = Reach(reach.down + low, reach.up + high)
+        return minuend if position == 0 else Reach(low - reach.up, high - reach.down)
+    return None if op == "Div" and position == 1 else _before_factor(op, reach, low, high)
+
+
+def _before_bounds(op: str, reach: Reach, known: Mapping[int, Numbers]) -> Reach:
+    """What must reach as far in front of a Clip, Max or Min: a side that the other operands cut off does not mask."""
+    least = [end for at, (_, end) in known.items() if op == "Max" or (op == "Clip" and at == 1)]
+    most = [end for at, (end, _) in known.items() if op == "Min" or (op == "Clip" and at == 2)]
+    return Reach(
+        reach.down if all(end <= reach.down for end in least) else -math.inf,
+        reach.up if all(end >= reach.up for end in most) else math.inf,
+    )
+
+
+def _before_factor(op: str, reach: Reach, low: float, high: float) -> Reach | None:
+    """The same in front of a product or quotient with numbers from ``low`` to ``high``, of one sign."""
+    if low <= 0.0 <= high:
         return None
     factors = (low, high) if op == "Mul" else (1.0 / low, 1.0 / high)
     down, up = [reach.down / f for f in factors], [reach.up / f for f in factors]

@@ -107,10 +107,10 @@ def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> M
             beyond.setdefault(name, f"tensor {name!r} holds mask values (infinite, or beyond 1e30) among its numbers")
         elif stats is not None and (low := mask_value(stats)) is not None:
             mild[name] = f"tensor {name!r} holds mask values ({low:g}) among its numbers"
-        is_zero = stats is not None and stats.count and stats.min == stats.max == 0.0 and not is_filled(value)
-        mask = largest_mask(value) if is_zero else put_in_place(value)
-        if mask is None and not is_zero:
+        hidden = _hidden(value, stats)
+        if hidden is None:
             continue
+        is_zero, mask = hidden
         touched = [v for v in behind(value) if v in inside]
         if mask is not None and any(_shows(statistics.get(v.name or ""), mask) for v in touched):
             continue
@@ -121,6 +121,15 @@ def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> M
             kind.setdefault(other.name or "", f"tensor {name!r} {what} on all of the data, {where}; {_HINT}")
     unseen = {name: why for name, why in unseen.items() if name not in beyond}
     return Masks(beyond, unseen, mild, cache(partial(Reaches, model, statistics)))
+
+
+def _hidden(value: ir.Value, stats: TensorStatistics | None) -> tuple[bool, float | None] | None:
+    """A mask in use that the data may not show: whether the tensor is zero on all of it, and the mask, where the graph
+    tells; None of a tensor that nothing is known to mask by.
+    """
+    zero = stats is not None and bool(stats.count) and stats.min == stats.max == 0.0 and not is_filled(value)
+    mask = largest_mask(value) if zero else put_in_place(value)
+    return None if mask is None and not zero else (zero, mask)
 
 
 def _shows(stats: TensorStatistics | None, mask: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import onnx_ir as ir
@@ -46,13 +46,17 @@ def sizes_on(model: ir.Model, statistics: Statistics) -> dict[str, int]:
         both = [sizes[name] / counted[name] for name in made if name in sizes and name in counted]
         if not both and graph is not model.graph:
             continue
-        share = median(both) if both else 1.0
-        for name, node in made.items():
-            if name in sizes:
-                continue
-            source = node.inputs[0].name if node.domain == "" and node.op_type in _SAME_SIZE and node.inputs[0] else ""
-            if name in counted:
-                sizes[name] = max(1, round(counted[name] * share))
-            elif source in sizes:
-                sizes[name] = sizes[source]
+        _fill(sizes, made, counted, median(both) if both else 1.0)
     return sizes
+
+
+def _fill(sizes: dict[str, int], made: Mapping[str, ir.Node], counted: Mapping[str, float], share: float) -> None:
+    """Sizes, in place, of what nodes make and no shape is inferred of: as counted, or those of what they read."""
+    for name, node in made.items():
+        if name in sizes:
+            continue
+        source = node.inputs[0].name if node.domain == "" and node.op_type in _SAME_SIZE and node.inputs[0] else ""
+        if name in counted:
+            sizes[name] = max(1, round(counted[name] * share))
+        elif source in sizes:
+            sizes[name] = sizes[source]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -172,40 +172,43 @@ class Looker:
 
     def findings(self) -> list[Finding]:
         """What is suspicious of the numbers."""
-        found: list[Finding] = []
-        for info in self._inputs:
-            name, place = info.name, f"input {info.name!r}"
-            if info.dtype.kind == "f" and self.samples and not any(np.prod(shape) for shape in self._shapes[name]):
-                hint = "Is it a cache? Feed also what the model gives back, as in use."
-                found.append(Finding("warning", place, EMPTY, hint))
-            if info.dtype.kind != "f" or self._low[name] > self._high[name]:
-                continue
-            low, high, flat = self._low[name], self._high[name], self._flat[name]
-            big = any(np.prod(shape) > 1 for shape in self._shapes[name])
-            if big and low == high:
-                # an input beside others may well rest: a flag, a mask
-                state = self._states.get(name, False)
-                level: Literal["warning", "note"] = "warning" if len(self._inputs) == 1 or state else "note"
-                what = "all values are zero" if low == 0.0 else f"all values are {low:g}"
-                hint = "A state: feed also what the model gives back." if state else "Is this the right data?"
-                found.append(Finding(level, place, what, hint))
-            elif flat:
-                found.append(Finding("warning", place, f"all values are the same in {_samples(flat)}"))
-            if big and low != high and (moving := self._moving[name]) > 1:
-                if len(self._hashes[name]) == 1:
-                    found.append(Finding("warning", place, "all samples are identical", "Give different samples."))
-                elif len(self._hashes[name]) <= moving // 2:
-                    what = f"only {len(self._hashes[name])} of {moving} samples differ"
-                    found.append(Finding("warning", place, what))
-            if name in self._scaled and -1 <= low < high <= 1:
-                what = (
-                    f"no value is above {high:.4g}, but the model scales bytes, 0 to 255, itself: {self._scaled[name]}"
-                )
-                hint = "Give it what is not scaled yet: --image-scale 1 where the data are pictures."
-                found.append(Finding("warning", place, what, hint))
-            if self._whole[name] and low >= 0 and 32 < high <= 255 and len(info.shape or ()) == 4:
-                found.append(Finding("note", place, UNSCALED, "Right only if the model was trained on such values."))
-        return found
+        return [finding for info in self._inputs for finding in self._of_input(info)]
+
+    def _of_input(self, info: InputInfo) -> Iterator[Finding]:
+        name, place = info.name, f"input {info.name!r}"
+        if info.dtype.kind == "f" and self.samples and not any(np.prod(shape) for shape in self._shapes[name]):
+            yield Finding("warning", place, EMPTY, "Is it a cache? Feed also what the model gives back, as in use.")
+        low, high = self._low[name], self._high[name]
+        if info.dtype.kind != "f" or low > high:
+            return
+        yield from self._alike(name, place)
+        if name in self._scaled and -1 <= low < high <= 1:
+            what = f"no value is above {high:.4g}, but the model scales bytes, 0 to 255, itself: {self._scaled[name]}"
+            hint = "Give it what is not scaled yet: --image-scale 1 where the data are pictures."
+            yield Finding("warning", place, what, hint)
+        if self._whole[name] and low >= 0 and 32 < high <= 255 and len(info.shape or ()) == 4:
+            yield Finding("note", place, UNSCALED, "Right only if the model was trained on such values.")
+
+    def _alike(self, name: str, place: str) -> Iterator[Finding]:
+        """That values, or samples, are the same."""
+        low, high, flat = self._low[name], self._high[name], self._flat[name]
+        big = any(np.prod(shape) > 1 for shape in self._shapes[name])
+        if big and low == high:
+            # an input beside others may well rest: a flag, a mask
+            state = self._states.get(name, False)
+            level: Literal["warning", "note"] = "warning" if len(self._inputs) == 1 or state else "note"
+            what = "all values are zero" if low == 0.0 else f"all values are {low:g}"
+            hint = "A state: feed also what the model gives back." if state else "Is this the right data?"
+            yield Finding(level, place, what, hint)
+        elif flat:
+            yield Finding("warning", place, f"all values are the same in {_samples(flat)}")
+        moving, different = self._moving[name], len(self._hashes[name])
+        if not big or low == high or moving <= 1:
+            return
+        if different == 1:
+            yield Finding("warning", place, "all samples are identical", "Give different samples.")
+        elif different <= moving // 2:
+            yield Finding("warning", place, f"only {different} of {moving} samples differ")
 
     def warnings(self) -> tuple[str, ...]:
         """What makes any figures of the model on these feeds doubtful, as sentences."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -69,10 +69,27 @@ def lost_branches(
         numbers: parameters by site name.
         statistics: of this model.
     """
-    sites = {site.tensor: site for site in plan.sites if site.role == "activation"}
-    reads = plan.by_edge("activation")
     ties = concats_by_tie(model, plan)
     found = []
+    for node, value, site, stats in _branches(model, plan, statistics):
+        sqnr = sqnr_with(stats, numbers[site.name])
+        own = sqnr_with(stats, own_qparams(stats, site.spec))
+        if sqnr < _LOST and own - sqnr > _GAIN:
+            others = [n for n in ties.get(plan.root(site).name, []) if n is not node]
+            nodes = _too_wide(stats, site, node, others, statistics)
+            if not nodes:
+                names = (node.name or "", *(edge.node for edge in site.readers))
+                nodes = tuple(dict.fromkeys(name for name in names if name in plan.quantized))
+            found.append(LostBranch(node.name or "", value.name or "" if value else "", sqnr, own, nodes))
+    return found
+
+
+def _branches(
+    model: ir.Model, plan: Plan, statistics: Statistics
+) -> Iterator[tuple[ir.Node, ir.Value | None, Site, TensorStatistics]]:
+    """Branches of Concats with the sites that hold them, of their result or one of their own, and their statistics."""
+    sites = {site.tensor: site for site in plan.sites if site.role == "activation"}
+    reads = plan.by_edge("activation")
     for node in all_nodes(model):
         if node.op_type != "Concat":
             continue
@@ -83,18 +100,8 @@ def lost_branches(
             if site is None or site.spec.scheme is Scheme.FLOAT8:  # which holds small numbers beside large ones
                 continue
             stats = _seen(value, statistics)
-            if stats is None:
-                continue
-            sqnr = sqnr_with(stats, numbers[site.name])
-            own = sqnr_with(stats, own_qparams(stats, site.spec))
-            if sqnr < _LOST and own - sqnr > _GAIN:
-                others = [n for n in ties.get(plan.root(site).name, []) if n is not node]
-                nodes = _too_wide(stats, site, node, others, statistics)
-                if not nodes:
-                    readers = [e.node for e in site.readers if e.node in plan.quantized]
-                    nodes = tuple(dict.fromkeys(n for n in (name, *readers) if n in plan.quantized))
-                found.append(LostBranch(name, value.name or "" if value else "", sqnr, own, nodes))
-    return found
+            if stats is not None:
+                yield node, value, site, stats
 
 
 def to_keep_float(model: ir.Model, plan: Plan, target: Backend, lost: Sequence[LostBranch]) -> dict[str, str]:

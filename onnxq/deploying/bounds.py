@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,37 +53,46 @@ def keep_bounds(source: Quantized, plan: Plan, numbers: dict[str, QParams], opti
         numbers: of the plan's sites.
         options: custom operators and providers.
     """
-    held = {tensor for site in plan.sites for tensor in (site.tensor, *site.spans)} | beside_border(source)
-    scales = {
-        (site.source, float(numbers[site.name].scale)) for site in plan.sites if not numbers[site.name].scale.ndim
-    }
-    out = [
-        site
-        for site in source.plan.sites
-        if site.role == "activation" and site.tensor not in held
-        if source.qparams[site.name].scale.ndim or (site.tensor, float(source.qparams[site.name].scale)) not in scales
-    ]
+    out = _left_out(source, plan, numbers)
     values = {v.name or "": v for node in all_nodes(source.model) for v in node.outputs}
-    behind = {site.tensor: numbers[site.name] for site in plan.sites if site.role == "activation"}
-    ends: dict[str, tuple[float, float]] = {}
-    for site in out:
-        grid, value = source.qparams[site.name], values.get(site.tensor)
-        if value is not None and grid.spec.scheme is Scheme.UNIFORM and isinstance(grid.spec.granularity, PerTensor):
-            ends[site.tensor] = _felt_behind(grid, _absorbed_reader(value, plan), behind)
+    ends = _felt(source, plan, numbers, [(site, values[site.tensor]) for site in out if site.tensor in values])
     steps = {site.tensor: float(source.qparams[site.name].scale) for site in out if site.tensor in ends}
     shares = clipped(source, {t: e for t, e in ends.items() if np.isfinite(e).any()}, steps, options)
     holds = "Clip" in source.backend.rules or "Clip" in source.backend.absorbed
     namer, kept, written = Namer(source.model), [], []
-    for site in out:
-        value = values.get(site.tensor)
-        if site.tensor not in shares or value is None or not holds or _absorbed_reader(value, plan) is not None:
-            continue
-        node = _written(site, source.qparams[site.name], value, namer)
-        written.append(Kept(node.name or "", node.op_type, _KEPT))
-        kept.append(site.tensor)
+    for site in out if holds else ():
+        if site.tensor in shares and _absorbed_reader(values[site.tensor], plan) is None:
+            node = _written(site, source.qparams[site.name], values[site.tensor], namer)
+            written.append(Kept(node.name or "", node.op_type, _KEPT))
+            kept.append(site.tensor)
     lost = {tensor: share for tensor, share in shares.items() if tensor not in kept}
     found = Bounds(tuple(dict.fromkeys(site.tensor for site in out)), tuple(kept), lost)
     return replace(plan, kept_float=(*plan.kept_float, *written)), found
+
+
+def _left_out(source: Quantized, plan: Plan, numbers: Mapping[str, QParams]) -> list[Site]:
+    """Activations of the model given that a plan has not, neither their tensor nor its grid under another name."""
+    held = {tensor for site in plan.sites for tensor in (site.tensor, *site.spans)} | beside_border(source)
+    scales = {(s.source, float(numbers[s.name].scale)) for s in plan.sites if not numbers[s.name].scale.ndim}
+
+    def is_held(site: Site) -> bool:
+        scale = source.qparams[site.name].scale
+        return site.tensor in held or (not scale.ndim and (site.tensor, float(scale)) in scales)
+
+    return [site for site in source.plan.sites if site.role == "activation" and not is_held(site)]
+
+
+def _felt(
+    source: Quantized, plan: Plan, numbers: Mapping[str, QParams], out: Iterable[tuple[Site, ir.Value]]
+) -> dict[str, tuple[float, float]]:
+    """Tensor → the ends of a quantizer that is left out, as far as they are felt; of uniform grids of one scale."""
+    behind = {site.tensor: numbers[site.name] for site in plan.sites if site.role == "activation"}
+    found: dict[str, tuple[float, float]] = {}
+    for site, value in out:
+        grid = source.qparams[site.name]
+        if grid.spec.scheme is Scheme.UNIFORM and isinstance(grid.spec.granularity, PerTensor):
+            found[site.tensor] = _felt_behind(grid, _absorbed_reader(value, plan), behind)
+    return found
 
 
 def _absorbed_reader(value: ir.Value, plan: Plan) -> ir.Node | None:

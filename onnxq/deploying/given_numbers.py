@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Set
+from collections.abc import Container, Mapping, MutableMapping, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -144,35 +144,62 @@ def _follow_moves(
     branch would be rounded that is not in the model given. To the front of an average it does not move at all.
     """
     values = {v.name: v for n in all_nodes(model) for v in n.outputs} | {v.name: v for v in model.graph.inputs}
-    sites = {s.tensor: s for s in reversed(plan.sites) if s.role in ("activation", "constant")}
+    tied = _Tied(plan, numbers)
+    lacking = [
+        (site, value)
+        for site in plan.sites
+        if site.role == "activation" and site.name not in numbers and site.name not in refused
+        if (value := values.get(site.tensor)) is not None
+    ]
+    for site, value in lacking:
+        if (found := tied.before(site, value)) is not None:
+            numbers[site.name] = found
+    for site, value in reversed(lacking):
+        if site.name not in numbers and (found := tied.behind(site, value, in_float)) is not None:
+            numbers[site.name] = found
 
-    def known(value: ir.Value | None, of: Site) -> QParams | None:
-        site = sites.get(value.name or "") if value is not None else None
-        found = numbers.get(site.name) if site is not None and plan.root(site) is plan.root(of) else None
-        return found if found is not None and not found.scale.ndim else None  # an axis is another one behind
 
-    missing = [s for s in plan.sites if s.role == "activation" and s.name not in numbers and s.name not in refused]
-    for site in missing:
-        value = values.get(site.tensor)
-        node = value.producer() if value is not None else None
-        found = [qp for v in (node.inputs if node is not None else ()) if (qp := known(v, site)) is not None]
-        if found:
-            numbers[site.name] = found[0]
-    for site in reversed(missing):
-        value = values.get(site.tensor)
-        if site.name in numbers or value is None or value.is_graph_output():
-            continue
-        if any(averages(node) for node, _ in value.uses()):
-            continue
+class _Tied:
+    """Numbers that sites get from those that they are tied to, as far as these have any by then."""
+
+    def __init__(self, plan: Plan, numbers: Mapping[str, QParams]) -> None:
+        self._plan, self._numbers = plan, numbers
+        self._sites = {s.tensor: s for s in reversed(plan.sites) if s.role in ("activation", "constant")}
+
+    def before(self, site: Site, value: ir.Value) -> QParams | None:
+        """Those of the first tensor that the tensor of a site is made of."""
+        maker = value.producer()
+        known = (self._of(read, site) for read in (maker.inputs if maker is not None else ()))
+        return next((found for found in known if found is not None), None)
+
+    def behind(self, site: Site, value: ir.Value, in_float: Container[str]) -> QParams | None:
+        """Those of all that the tensor of a site becomes; None where they differ, or some is read in float."""
+        if value.is_graph_output() or any(averages(node) for node, _ in value.uses()):
+            return None
         moved = [v for node, _ in value.uses() for v in node.outputs if v.uses() or v.is_graph_output()]
-        after = [known(v, site) for v in moved]
-        alike = bool(after) and all(qp is not None and after[0] is not None and same_grid(qp, after[0]) for qp in after)
-        if alike and after[0] is not None and not any(v.is_graph_output() or v.name in in_float for v in moved):
-            numbers[site.name] = after[0]
+        if any(v.is_graph_output() or (v.name or "") in in_float for v in moved):
+            return None
+        found = [qp for v in moved if (qp := self._of(v, site)) is not None]
+        alike = bool(found) and len(found) == len(moved) and all(same_grid(qp, found[0]) for qp in found)
+        return found[0] if alike else None
+
+    def _of(self, value: ir.Value | None, site: Site) -> QParams | None:
+        """The numbers of a tensor that a site is tied to; not those of an axis, which is another one behind."""
+        other = self._sites.get(value.name or "") if value is not None else None
+        if other is None or self._plan.root(other) is not self._plan.root(site):
+            return None
+        found = self._numbers.get(other.name)
+        return found if found is not None and not found.scale.ndim else None
 
 
 def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan | None) -> str | None:
     """Why no quantizer that a target has at a site is like one, else ``None``; a weight's needs the plan."""
+    return (
+        _why_no_grid(site, qp, target) or _why_no_zero_point(site, qp, target) or _why_no_axis(site, qp, target, plan)
+    )
+
+
+def _why_no_grid(site: Site, qp: QParams, target: Backend) -> str | None:
     spec, wanted = qp.spec, site.spec
     widths = target.weight_bits if site.role == "weight" else target.act_bits
     if spec.scheme is not wanted.scheme:
@@ -181,17 +208,26 @@ def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan | None) -> str
         return f"it has {spec.bits} bits"
     if wanted.power_of_two and not np.array_equal(np.frexp(qp.scale)[0], np.full(qp.scale.shape, 0.5)):
         return "its scale is not a power of two"
-    whole = isinstance(spec.granularity, PerTensor)
-    middle = 0 if spec.signed else 1 << (spec.bits - 1)
+    return None
+
+
+def _why_no_zero_point(site: Site, qp: QParams, target: Backend) -> str | None:
+    """Which of its zero points is not the middle, where the target takes no other."""
+    whole = isinstance(qp.spec.granularity, PerTensor)
     free = site.role == "weight" and (target.weight_zero_points == "channel" or (whole and target.weight_zero_points))
+    middle = 0 if qp.spec.signed else 1 << (qp.spec.bits - 1)
     off = qp.zero_point[qp.zero_point != middle].reshape(-1)
-    if wanted.symmetric and not free and off.size:
-        return f"its zero point is {int(off[0])}, where onnxq writes the middle"
+    taken = free or not site.spec.symmetric or not off.size
+    return None if taken else f"its zero point is {int(off[0])}, where onnxq writes the middle"
+
+
+def _why_no_axis(site: Site, qp: QParams, target: Backend, plan: Plan | None) -> str | None:
+    """Why its scales of channels are not the target's; those of a weight that is only stored may have any axis."""
+    given, own = qp.spec.granularity, site.spec.granularity
     channels = {"weight": target.has_channels, "activation": target.channel_activations}.get(site.role, True)
-    if not channels and not whole:
+    if not channels and not isinstance(given, PerTensor):
         return "it has a scale for each channel"
     multiplied = plan is not None and site.role == "weight" and any(e.node not in plan.stored for e in site.readers)
-    given, own = spec.granularity, wanted.granularity
     if multiplied and isinstance(given, PerChannel) and isinstance(own, PerChannel) and given.axis != own.axis:
         return f"its scales are those of axis {given.axis}, where the output channels lie along axis {own.axis}"
     return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -37,10 +38,10 @@ def share_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParam
     Returns:
         The tensors whose grid has changed.
     """
-    groups, clipping = _handed_on(model, plan, numbers)
-    outputs = _outputs(model)
+    steps, outputs = _steps(model, plan, numbers), _outputs(model)
+    clipping = _clipping(steps, numbers, outputs)
     changed: list[str] = []
-    for members in groups:
+    for members in _met(plan, steps, numbers):
         grids = [numbers[site.name] for site in members]
         if all(same_grid(grids[0], grid) for grid in grids) or not _comparable(grids):
             continue
@@ -76,43 +77,67 @@ def averages(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
 
-def _handed_on(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> tuple[list[list[Site]], set[str]]:
-    """Sites with numbers, two or more that meet in operators and are tied to one without, and the names of operators
-    that clip what they hand on, themselves or by what reads it.
+class _Step(NamedTuple):
+    """An operator that hands numbers on.
+
+    Attributes:
+        node: the operator.
+        read: sites that it reads and that have numbers, their own or handed on to them.
+        made: sites that it writes, it or a function absorbed into it, each tied to one of those.
+    """
+
+    node: ir.Node
+    read: list[Site]
+    made: list[Site]
+
+
+def _steps(model: ir.Model, plan: Plan, numbers: Iterable[str]) -> list[_Step]:
+    """What hands numbers on, in the order of the graph.
 
     An operator that reads no site with numbers, its own or handed on to it, stays float: what several such make of one
     tensor does not meet.
     """
-    reads = plan.by_edge("activation", "constant")
-    behind: dict[str, list[str]] = {}
-    nodes = list(all_nodes(model))
-    for node in nodes:
-        into = plan.absorbed.get(node.name or "", node.name or "")
-        behind.setdefault(into, []).extend(value.name or "" for value in node.outputs)
-    written: dict[str, list[Site]] = {}
-    for site in plan.sites:
-        if site.role == "activation":
-            written.setdefault(site.tensor, []).append(site)
-    known, made_by = set(numbers), dict[str, list[Site]]()
-    group_of: dict[str, list[Site]] = {}
-    for node in nodes:
+    reads, written = plan.by_edge("activation", "constant"), _written(model, plan)
+    known = set(numbers)
+    found: list[_Step] = []
+    for node in all_nodes(model):
         name = node.name or ""
         read = [s for k in range(len(node.inputs)) if (s := reads.get(Edge(name, k))) is not None and s.name in known]
         roots = {plan.root(site).name for site in read}
-        made = [s for tensor in behind.get(name, ()) for s in written.get(tensor, ()) if plan.root(s).name in roots]
-        if not made:
-            continue
-        made_by[name] = made
-        known.update(site.name for site in made)
-        root = plan.root(made[0])
-        meeting = [group_of.setdefault(s.name, [s]) for s in (*read, *made) if plan.root(s) is root]
+        made = [site for site in written.get(name, ()) if plan.root(site).name in roots]
+        if made:
+            found.append(_Step(node, read, made))
+            known.update(site.name for site in made)
+    return found
+
+
+def _written(model: ir.Model, plan: Plan) -> dict[str, list[Site]]:
+    """Operator → the activations that it writes, it or a function absorbed into it."""
+    sites: dict[str, list[Site]] = {}
+    for site in plan.sites:
+        if site.role == "activation":
+            sites.setdefault(site.tensor, []).append(site)
+    found: dict[str, list[Site]] = {}
+    for node in all_nodes(model):
+        into = plan.absorbed.get(node.name or "", node.name or "")
+        for value in node.outputs:
+            found.setdefault(into, []).extend(sites.get(value.name or "", ()))
+    return found
+
+
+def _met(plan: Plan, steps: Iterable[_Step], numbers: Container[str]) -> list[list[Site]]:
+    """Sites with numbers, two or more that meet in operators and are tied to one without."""
+    group_of: dict[str, list[Site]] = {}
+    for step in steps:
+        root = plan.root(step.made[0])
+        meeting = [group_of.setdefault(s.name, [s]) for s in (*step.read, *step.made) if plan.root(s) is root]
         merged = list({site.name: site for group in meeting for site in group}.values())
         group_of.update({site.name: merged for site in merged})
     order = {site.name: k for k, site in enumerate(plan.sites)}
     distinct = {id(group): sorted(group, key=lambda s: order[s.name]) for group in group_of.values()}
     open_ones = (group for group in distinct.values() if any(site.name not in numbers for site in group))
     found = [[site for site in group if site.name in numbers] for group in open_ones]
-    return [group for group in found if len(group) > 1], _clipping(model, made_by, numbers)
+    return [group for group in found if len(group) > 1]
 
 
 def _outputs(model: ir.Model) -> set[str | None]:
@@ -120,13 +145,11 @@ def _outputs(model: ir.Model) -> set[str | None]:
     return {value.name for graph in all_graphs(model) for value in graph.outputs}
 
 
-def _clipping(model: ir.Model, made_by: Mapping[str, list[Site]], numbers: Container[str]) -> set[str]:
-    """Operators whose results have numbers, or are read by such alone, averages aside."""
-    outputs = _outputs(model)
+def _clipping(steps: Sequence[_Step], numbers: Container[str], outputs: Container[str | None]) -> set[str]:
+    """Names of operators that clip what they hand on, themselves or by what reads it: averages do not."""
     found: set[str] = set()
-    for node in reversed(list(all_nodes(model))):
-        made = made_by.get(node.name or "")
-        if made and not averages(node) and all(s.name in numbers or not _is_end(s, found, outputs) for s in made):
+    for node, _, made in reversed(steps):
+        if not averages(node) and all(s.name in numbers or not _is_end(s, found, outputs) for s in made):
             found.add(node.name or "")
     return found
 

@@ -13,7 +13,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.console.terminal import decibel, decibels
 from onnxq.finetuning.teacher import not_the_model_quantized
 from onnxq.graph.shapes import forget_shapes
-from onnxq.measuring.final_check import final_check
+from onnxq.measuring.final_check import first_look
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared
@@ -68,14 +68,14 @@ class Judge:
         kept = [KeptSample(k, dict(feeds), dict(outputs)) for k, (feeds, outputs) in pairs]
         result = made.rendered()
         forget_shapes(result)
-        checked = final_check(
+        checked = first_look(
             prepared.model,
             result,
             kept,
             float_bytes=prepared.bytes,
             given=prepared.given,
             at_home=made.backend.at_home,
-        )
+        ).completed()
         return replace(made, verification=checked)
 
     def _require_same_shapes(self) -> None:

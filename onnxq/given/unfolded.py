@@ -9,7 +9,10 @@ out where onnxq has left a mark of it (:mod:`onnxq.render.clips_kept`).
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Sequence
 from dataclasses import replace
+
+import onnx_ir as ir
 
 from onnxq.given.written_out import bound_behind
 from onnxq.graph.namer import Namer
@@ -42,38 +45,52 @@ def unfolded(quantized: Quantized) -> Quantized:
         It, with the functions and a note, or as it is where none are missing. The tensor keeps its name where all that
         reads it wants the function; else those that do read another.
     """
-    sites: dict[str, list[Site]] = {}
     marks = _marks(quantized)
-    for site in quantized.plan.sites:
-        if site.role == "activation" and (site.tensor in marks or _begins_at_zero(quantized.qparams[site.name])):
-            sites.setdefault(site.tensor, []).append(site)
+    sites = _saturating(quantized, marks)
     ends = {tensor for tensor, (site, *_) in sites.items() if site.produced and marks.get(tensor, _RELU)[0] >= 0}
     model = quantized.model.clone()
     namer, made = Namer(model), 0
     changed: dict[str, Site] = {}
-    for node in list(all_nodes(model)):
-        for value in node.outputs:
-            found = sites.get(value.name or "", [])
-            mark = marks.get(value.name or "")
-            if not found or (mark is None and cannot_be_negative(value, ends, joined=True)):
-                continue
-            edges = {edge for site in found for edge in site.readers}
-            uses = {Edge(use.node.name or "", use.idx) for use in value.uses()}
-            whole = found[0].produced or (not value.is_graph_output() and uses <= edges)
-            six = all(_ends_at_six(quantized.qparams[site.name]) for site in found)
-            low, high = mark if mark is not None else (0.0, _SIX if six else math.inf)
-            take_mark(value)
-            upper = high if math.isfinite(high) else None
-            function = bound_behind(value, low, upper, namer, readers=None if whole else edges)
-            if not whole:
-                name = function.outputs[0].name or ""
-                changed |= {s.name: replace(s, tensor=name, produced=len(found) == 1) for s in found}
-            made += 1
+    for value in [value for node in all_nodes(model) for value in node.outputs]:
+        found, mark = sites.get(value.name or ""), marks.get(value.name or "")
+        if found is None or (mark is None and cannot_be_negative(value, ends, joined=True)):
+            continue
+        six = all(_ends_at_six(quantized.qparams[site.name]) for site in found)
+        changed |= _write(value, found, mark or (0.0, _SIX if six else math.inf), namer)
+        made += 1
     if not made:
         return quantized
     plan = replace(quantized.plan, sites=tuple(changed.get(site.name, site) for site in quantized.plan.sites))
     note = f"read: {made} Relu or Clip, which quantizers of the model given compute on the side, were written out"
     return replace(quantized, model=model, plan=plan, notes=(*quantized.notes, note))
+
+
+def _saturating(quantized: Quantized, marks: Container[str]) -> dict[str, list[Site]]:
+    """Tensor → its sites whose quantizers compute a function on the side."""
+    found: dict[str, list[Site]] = {}
+    for site in quantized.plan.sites:
+        if site.role == "activation" and (site.tensor in marks or _begins_at_zero(quantized.qparams[site.name])):
+            found.setdefault(site.tensor, []).append(site)
+    return found
+
+
+def _write(value: ir.Value, sites: Sequence[Site], bounds: tuple[float, float], namer: Namer) -> dict[str, Site]:
+    """Write out the function behind a tensor, for all that reads it or for the readers of its sites alone.
+
+    Returns:
+        Site name → the site as it is now, of those whose tensor is another one.
+    """
+    edges = {edge for site in sites for edge in site.readers}
+    uses = {Edge(use.node.name or "", use.idx) for use in value.uses()}
+    whole = sites[0].produced or (not value.is_graph_output() and uses <= edges)
+    low, high = bounds
+    take_mark(value)
+    upper = high if math.isfinite(high) else None
+    function = bound_behind(value, low, upper, namer, readers=None if whole else edges)
+    if whole:
+        return {}
+    name = function.outputs[0].name or ""
+    return {site.name: replace(site, tensor=name, produced=len(sites) == 1) for site in sites}
 
 
 def _marks(quantized: Quantized) -> dict[str, tuple[float, float]]:

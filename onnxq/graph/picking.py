@@ -7,7 +7,7 @@ picked from tells what noise does; the outputs do not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -57,29 +57,56 @@ def picking(model: ir.Model) -> Picking:
     """
     nodes = list(model.graph)
     of_layers = _of_layers(nodes)
+    picks, largest = _picks(nodes, of_layers)
+    after, read = _after(nodes, picks, largest)
+    found = _picked_from(nodes, of_layers, largest, after, read)
+    tensors = tuple(value.name for node in nodes for value in node.outputs if value in found and value.name)
+    return Picking(tensors, _uncompared(model, picks, after), frozenset(after)) if tensors else Picking()
+
+
+def _picks(nodes: Sequence[ir.Node], of_layers: Set[ir.Value]) -> tuple[list[ir.Node], list[ir.Node]]:
+    """What picks by numbers of layers: as many as there are, each TopK in front of that too, and one of each row."""
     able = [node for node in nodes if not of_layers.isdisjoint(reads(node))]
     picks = [node for node in able if _holds(node, _PICKS)]
-    largest = [node for node in able if node.op_type in _LARGEST and node.domain == ""]
-    if not picks and not largest:
-        return Picking()
     before = _before(picks)
     picks += [node for node in nodes if node in before and _holds(node, {"TopK"})]
+    return picks, [node for node in able if node.op_type in _LARGEST and node.domain == ""]
+
+
+def _after(
+    nodes: Sequence[ir.Node], picks: Sequence[ir.Node], largest: Sequence[ir.Node]
+) -> tuple[set[ir.Node], dict[ir.Value, None]]:
+    """What picks, all that depends on it, and the values that these read.
+
+    What picks one of each row counts where numbers of an output depend on it and no layer does.
+    """
     elsewhere = [node for node in largest if any(map(_is_float_output, _outputs(_behind(nodes, {node})[0])))]
     after, read = _behind(nodes, {*picks, *elsewhere})
-    if not after:
-        after, read = _behind(nodes, set(picks))
+    return (after, read) if after else _behind(nodes, set(picks))
+
+
+def _picked_from(
+    nodes: Sequence[ir.Node],
+    of_layers: Set[ir.Value],
+    largest: Sequence[ir.Node],
+    after: Set[ir.Node],
+    read: Iterable[ir.Value],
+) -> set[ir.Value]:
+    """Numbers of layers that are picked from, each once however it is laid out."""
     behind = _outputs(after)
     found = _numbers(value for value in read if value not in behind)
     for node in largest:
         if node not in after and _behind(nodes, {node})[0]:
             found |= {value for value in _numbers(node.inputs[:1]) if not value.is_graph_output()}
     found &= of_layers
-    found = {value for value in found if not _shows_the_same(value, found)}
-    tensors = [value.name for node in nodes for value in node.outputs if value in found and value.name]
-    only = _outputs(_behind(nodes, set(picks))[0]) if picks else set()
-    left = [v for v in model.graph.outputs if v in behind and (v in only or _is_float_output(v))]
-    outputs = frozenset(value.name or "" for value in left)
-    return Picking(tuple(tensors), outputs, frozenset(after)) if tensors else Picking()
+    return {value for value in found if not _shows_the_same(value, found)}
+
+
+def _uncompared(model: ir.Model, picks: Collection[ir.Node], after: Set[ir.Node]) -> frozenset[str]:
+    """Outputs behind what picks as many as there are; behind what picks one of each row, those that are numbers."""
+    behind, counted = _outputs(after), _outputs(_behind(model.graph, set(picks))[0])
+    left = [v for v in model.graph.outputs if v in behind and (v in counted or _is_float_output(v))]
+    return frozenset(value.name or "" for value in left)
 
 
 def _outputs(nodes: Iterable[ir.Node]) -> set[ir.Value]:

@@ -50,14 +50,7 @@ def chosen_rows(model: ir.Model) -> dict[str, Rows]:
         model: constants folded and shapes known, as far as they are: an exporter that cannot follow them behind a TopK
             leaves the number of rows open.
     """
-    picked: dict[ir.Value, set[int]] = {}
-    for node in all_nodes(model):
-        counts = {count for value in node.inputs if value is not None for count in picked.get(value, ())}
-        if node.op_type == "TopK" and node.domain == "" and len(node.inputs) > 1:
-            given = constant_array(node.inputs[1])
-            counts |= {int(count) for count in given.reshape(-1) if count >= _FEWEST} if given is not None else set()
-        if counts:
-            picked.update(dict.fromkeys(node.outputs, counts))
+    picked = _picked(model)
     found = {}
     for output in model.graph.outputs:
         wanted = frozenset(picked.get(output, ()))
@@ -66,6 +59,19 @@ def chosen_rows(model: ir.Model) -> dict[str, Rows]:
         axes = axes or [axis - len(dims) for axis, dim in enumerate(dims) if axis and not isinstance(dim, int)]
         if axes:
             found[output.name or ""] = Rows(tuple(axes), wanted)
+    return found
+
+
+def _picked(model: ir.Model) -> dict[ir.Value, set[int]]:
+    """Tensor → how many the TopKs before it pick."""
+    found: dict[ir.Value, set[int]] = {}
+    for node in all_nodes(model):
+        counts = {count for value in node.inputs if value is not None for count in found.get(value, ())}
+        if node.op_type == "TopK" and node.domain == "" and len(node.inputs) > 1:
+            given = constant_array(node.inputs[1])
+            counts |= {int(count) for count in given.reshape(-1) if count >= _FEWEST} if given is not None else set()
+        if counts:
+            found.update(dict.fromkeys(node.outputs, counts))
     return found
 
 

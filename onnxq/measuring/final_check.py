@@ -29,50 +29,10 @@ from onnxq.memory import trim
 from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
 
-__all__ = ["FirstLook", "failed", "final_check", "first_look", "uncompared"]
+__all__ = ["FirstLook", "failed", "first_look", "uncompared"]
 
 _POOR = 12.0
 """dB: a median sample below this is worth a warning where the total hides it."""
-
-
-def final_check(
-    reference: ir.Model,
-    result: ir.Model,
-    kept: Sequence[KeptSample],
-    *,
-    float_bytes: int,
-    given: ModelSource | None = None,
-    providers: Sequence[str] | None = None,
-    custom_op_library: str | None = None,
-    at_home: bool = True,
-) -> Verification:
-    """Check a result, run it with graph optimizations on and off, and measure it.
-
-    Args:
-        reference: the float model.
-        result: the model to be written.
-        kept: samples with the float model's outputs.
-        float_bytes: size of the float model's file.
-        given: the float model as it came, which the speed is relative to: what was done to it since may make it faster,
-            or slower; None: ``reference``.
-        providers: execution providers of onnxruntime.
-        custom_op_library: shared library with the model's custom operators.
-        at_home: onnxruntime is where the result will run: its optimizations are tried, and its speed is measured. Else
-            the result is run as it is written, without any optimization.
-
-    Raises:
-        VerificationError: the result is not a valid model, or onnxruntime cannot load or run it.
-    """
-    return first_look(
-        reference,
-        result,
-        kept,
-        float_bytes=float_bytes,
-        given=given,
-        providers=providers,
-        custom_op_library=custom_op_library,
-        at_home=at_home,
-    ).completed()
 
 
 def first_look(
@@ -88,9 +48,19 @@ def first_look(
     picked: Collection[str] = (),
     again: bool = False,
 ) -> FirstLook:
-    """The part of :func:`final_check` that tells how far a result is from float, with the same arguments and two more.
+    """Check a result, run it and measure how far it is from float; :meth:`FirstLook.completed` checks the rest.
 
     Args:
+        reference: the float model.
+        result: the model to be written.
+        kept: samples with the float model's outputs.
+        float_bytes: size of the float model's file.
+        given: the float model as it came, which the speed is relative to: what was done to it since may make it faster,
+            or slower; None: ``reference``.
+        providers: execution providers of onnxruntime.
+        custom_op_library: shared library with the model's custom operators.
+        at_home: onnxruntime is where the result will run: its optimizations are tried, and its speed is measured. Else
+            the result is run as it is written, without any optimization.
         picked: outputs that are not to be compared, see :mod:`onnxq.graph.picking`.
         again: the result was looked at before and is loaded once more for the rest of its check: it is valid, and is
             run on one sample.

@@ -8,7 +8,7 @@ carries quantizers too: in front of one that saturates as a Relu does, a tensor 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,20 +48,29 @@ class InnerTensors:
         infer_shapes(first)
         infer_shapes(second)
         self._models, self._options, self._optimize = (first, second), options, optimize
-        seen, self._expected = _seen_by_readers(second), _seen_by_readers(first)
+        self._expected = _seen_by_readers(first)
         self._quantized = {v.name for n in second.graph.all_nodes() if n.op_type in _GIVING for v in n.outputs}
-        outputs = {value.name for value in first.graph.outputs}
         picks = picking(first)
         self.picked_from = picks.tensors if picks.nodes else ()
         behind = {value.name for node in picks.nodes for inner in with_bodies(node) for value in inner.outputs}
-        apart = rescaled_apart(first, second)
         self._producers: dict[str, ir.Value] = {}
         self._pairs: dict[str, str] = {}  # float tensor → where the quantized model shows it
         self.unmatched: list[str] = []
         self.rescaled: list[str] = []
+        self._pair(behind)
+        self._meters = {name: ErrorMeter() for name in self._pairs}
+        self._before_softmax = {value.name for value in before_softmax(first)}
+        self._names: dict[Pair, str] = {}
+        self._groups: list[PairedTensors] | None = None
+
+    def _pair(self, left_out: Container[str | None]) -> None:
+        """Find the tensors of the float model in the quantized one."""
+        first, second = self._models
+        seen, apart = _seen_by_readers(second), rescaled_apart(first, second)
+        outputs = {value.name for value in first.graph.outputs}
         for value in _values(first):
             name = str(value.name)
-            if name in self._producers or name in behind or value.dtype not in (None, ir.DataType.FLOAT):
+            if name in self._producers or name in left_out or value.dtype not in (None, ir.DataType.FLOAT):
                 continue
             self._producers[name] = value
             if value.producer() is None:
@@ -73,10 +82,6 @@ class InnerTensors:
                 self._pairs[name] = seen[name]
             elif name not in outputs:
                 self.unmatched.append(name)
-        self._meters = {name: ErrorMeter() for name in self._pairs}
-        self._before_softmax = {value.name for value in before_softmax(first)}
-        self._names: dict[Pair, str] = {}
-        self._groups: list[PairedTensors] | None = None
 
     def run(self, feed: Mapping[str, np.ndarray], sample: int) -> None:
         """Compare all tensors on one sample; the first one tells their sizes."""

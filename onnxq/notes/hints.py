@@ -92,25 +92,28 @@ def low(
         return ()
     name, errors = verification.worst
     poor = errors.sqnr < max(_LOW, options.min_sqnr)
+    sampled = math.isfinite(errors.worst) and errors.worst < _LOW_SAMPLE and target.at_home
+    sampled &= not _PRODUCTS.isdisjoint(plan.quantized.values()) and (options.weight_bits or 8) >= 8
     ways = []
     if poor and not target.at_home and 16 in target.act_bits and (options.act_bits or target.activation.bits) == 8:
         ways.append(f"{WIDE_ACTIVATIONS} gives activations finer steps")
-    sampled = math.isfinite(errors.worst) and errors.worst < _LOW_SAMPLE
-    sampled &= not _PRODUCTS.isdisjoint(plan.quantized.values()) and (options.weight_bits or 8) >= 8
-    sampled &= target.at_home
     if (poor or sampled) and not options.algorithms and _products(model, plan, target, sizes):
-        if options.effort != "best" and (options.weight_bits or USUAL_BITS) >= USUAL_BITS:
-            ways.append(
-                f"{_flags(recipe, 'smoothquant')} moves outliers of what matrix products read into their weights"
-            )
-        if target.at_home:
-            ways.append("--algorithm dynamic takes the ranges of what they read at each run")
+        ways += _of_products(target, options, recipe)
     if poor and (way := _beyond_rounding(target, options)):
         ways.append(way)
     if poor and options.effort != "best" and not options.algorithms:
         ways.append("--effort best tries range methods and algorithms on it")
     has = f"{errors.sqnr:.1f} dB" if poor else f"{errors.worst:.1f} dB in sample {errors.worst_sample}"
     return (f"output {name!r} has {has}: {'; '.join(ways)}",) if ways else ()
+
+
+def _of_products(target: Backend, options: Options, recipe: Sequence[str]) -> Iterator[str]:
+    """What may give more where matrix products do most of the arithmetic."""
+    if options.effort != "best" and (options.weight_bits or USUAL_BITS) >= USUAL_BITS:
+        flags = _flags(recipe, "smoothquant")
+        yield f"{flags} moves outliers of what matrix products read into their weights"
+    if target.at_home:
+        yield "--algorithm dynamic takes the ranges of what they read at each run"
 
 
 def _beyond_rounding(target: Backend, options: Options) -> str:

@@ -6,15 +6,16 @@ pictures is said by every verb that calibrates, for the cost of a few runs of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import onnx_ir as ir
 
 from onnxq.calibration.roles import spread
-from onnxq.calibration.statistics import Statistics
+from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.checks.constant import constant_outputs
 from onnxq.checks.data import EMPTY, UNSCALED, Looker
-from onnxq.checks.findings import sentences
+from onnxq.checks.findings import Finding, sentences
 from onnxq.checks.fingerprint import Fingerprint
 from onnxq.checks.for_bytes import MOVES
 from onnxq.checks.weights import check_weights
@@ -43,26 +44,42 @@ def remarks(
         options: providers, custom-op library, samples to hold back.
     """
     kept = spread(statistics.kept, _LOOKED_AT)
+    others = (f for f in _of_model(model, remembered, statistics, kept, options) if f.level == "warning")
+    return sentences([*_of_data(model, remembered, statistics, kept), *others])
+
+
+def _of_data(
+    model: ir.Model, remembered: Fingerprint | None, statistics: Statistics, kept: Sequence[KeptSample]
+) -> list[Finding]:
+    """What the samples kept show of all, where the statistics do not show otherwise or say it."""
     looker = Looker.of(model)
     for sample in kept:
         looker.look(sample.feeds, sample.index)
     zero = {f"input {t.name!r}" for t in statistics.tensors.values() if t.count and t.min == t.max == 0.0}
     filled = {f"input {t.name!r}" for t in statistics.tensors.values() if t.samples}
-    found = [finding for finding in looker.findings() if finding.where not in zero]
-    found = [finding for finding in found if finding.what != EMPTY or finding.where not in filled]
+    found = [f for f in looker.findings() if f.where not in zero and (f.what != EMPTY or f.where not in filled)]
     said = [f for f in found if f.level == "warning"]
     if remembered is None:  # which would tell whether the model was trained on them
         own = {f"input {v.name!r}" for v in model.graph.inputs if _is_scaled(v)}
         said += [f for f in found if f.what == UNSCALED and f.where not in own]
+    return said
+
+
+def _of_model(
+    model: ir.Model,
+    remembered: Fingerprint | None,
+    statistics: Statistics,
+    kept: Sequence[KeptSample],
+    options: Options,
+) -> list[Finding]:
+    """What the model makes of the samples kept; its weights where there are none, or some number is not finite."""
     found = list(constant_outputs(model, [s.feeds for s in kept], [s.outputs for s in kept]).values())
     if remembered is not None:
         with suppress(ExecutionError):  # it is cut from the model as it came, which onnxruntime may be too new for
             found += remembered.compare([sample.feeds for sample in spread(kept, _RUN)], options)
-    nan = any(tensor.nan for tensor in statistics.tensors.values())
-    if not kept or nan or any(tensor.inf for tensor in statistics.tensors.values()):
+    if not kept or any(tensor.nan or tensor.inf for tensor in statistics.tensors.values()):
         found += check_weights(model)
-    said += [finding for finding in found if finding.level == "warning"]
-    return sentences(said)
+    return found
 
 
 def _is_scaled(value: ir.Value) -> bool:

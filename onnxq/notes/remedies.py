@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from onnxq.backend import Backend
 from onnxq.errors import OnnxqError
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.graph.traverse import all_nodes
@@ -134,12 +135,22 @@ def _seen(result: Quantized, options: Options, sizes: Mapping[str, int], stored:
         plan = make_plan(model, target, options, keep_float=kept, sizes=sizes, store=stored)
     except OnnxqError:
         return None
-    if target.format_named(options.format).beside:
-        ways = {(site.tensor, site.spec, site.fixed) for site in plan.sites if site.role != "bias"}
-        if len(ways) > len({name for name, *_ in ways}):
-            return None
-        inner = {node.inputs[0].name for node in all_nodes(model) if node.op_type in target.absorbed and node.inputs[0]}
-        return {way for way in ways if way[0] not in inner}
+    return (
+        _seen_by_table(plan, model, target)
+        if target.format_named(options.format).beside
+        else _seen_by_edge(plan, model)
+    )
+
+
+def _seen_by_table(plan: Plan, model: ir.Model, target: Backend) -> object:
+    ways = {(site.tensor, site.spec, site.fixed) for site in plan.sites if site.role != "bias"}
+    if len(ways) > len({name for name, *_ in ways}):
+        return None
+    inner = {node.inputs[0].name for node in all_nodes(model) if node.op_type in target.absorbed and node.inputs[0]}
+    return {way for way in ways if way[0] not in inner}
+
+
+def _seen_by_edge(plan: Plan, model: ir.Model) -> object:
     read = {edge: (site.spec, site.fixed) for edge, site in plan.by_edge().items()}
     made = {site.tensor: (site.spec, site.fixed) for site in plan.sites if site.produced}
     seen: dict[object, object] = {value.name: made.get(value.name or "") for value in model.graph.outputs}

@@ -49,35 +49,15 @@ class Config:
         Raises:
             OptionError: the file is missing or not TOML, or has an unknown key.
         """
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
-
         where = f"config file {os.fspath(path)!r}"
-        if not os.fspath(path):
-            raise OptionError("this names no file", where=where, hint="Give the path of a TOML file")
-        try:
-            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise OptionError(f"cannot be read ({error.strerror or error})", where=where) from error
-        except ValueError as error:  # not TOML, or not UTF-8
-            raise OptionError(f"is not TOML ({error})", where=where) from error
+        document = _document(path, where)
         options = {f.name for f in dataclasses.fields(Options)}
-        images = {f.name for f in dataclasses.fields(ImageOptions)}
         config = cls()
         for key, raw in once(document, where).items():
             value = document[raw]
             if key == "image" and (image or key in others) and isinstance(value, dict):
-                for name, raw_part in once(value, f"{where}, image").items():
-                    if name not in images:
-                        raise OptionError(
-                            f"unknown key 'image.{raw_part}'",
-                            where=where,
-                            hint=nearest(name, images, title="image keys"),
-                        )
-                    if image:
-                        config.image[name] = value[raw_part]
+                images = _image(value, where)
+                config.image.update(images if image else {})
             elif key in options:
                 config.options[key] = value
             elif key in run_keys:
@@ -86,6 +66,43 @@ class Config:
                 known = options | set(run_keys) | set(others) | ({"image"} if image else set())
                 raise OptionError(f"unknown key {raw!r}", where=where, hint=nearest(key, known, title="keys"))
         return config
+
+
+def _document(path: str | os.PathLike[str], where: str) -> dict[str, Any]:
+    """What a TOML file holds.
+
+    Raises:
+        OptionError: the file is missing or not TOML.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    if not os.fspath(path):
+        raise OptionError("this names no file", where=where, hint="Give the path of a TOML file")
+    try:
+        document: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"cannot be read ({error.strerror or error})", where=where) from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise OptionError(f"is not TOML ({error})", where=where) from error
+    return document
+
+
+def _image(table: dict[str, Any], where: str) -> dict[str, Any]:
+    """The fields of `ImageOptions` in a table of a file.
+
+    Raises:
+        OptionError: an unknown key.
+    """
+    known = {f.name for f in dataclasses.fields(ImageOptions)}
+    keys = once(table, f"{where}, image")
+    for name, raw in keys.items():
+        if name not in known:
+            hint = nearest(name, known, title="image keys")
+            raise OptionError(f"unknown key 'image.{raw}'", where=where, hint=hint)
+    return {name: table[raw] for name, raw in keys.items()}
 
 
 def to_toml(options: Options, comment: str) -> str:

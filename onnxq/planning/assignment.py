@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping, Set
 
 import onnx_ir as ir
 
@@ -21,6 +21,7 @@ __all__ = ["assign", "store_weights"]
 _LEAST_STORED = 1024
 """Elements from which the weight of a float layer is stored as integers."""
 
+_NOT_COMPUTE = "not a multiply-accumulate with constant weights (placement 'compute')"
 _FUSED = "computed in float together with the activation function after it, as the grid is symmetric"
 
 
@@ -32,27 +33,11 @@ def assign(asked: Question, decided: Decisions) -> None:
     for node in rules.keys() - free.keys():
         why = f"{node.op_type} has no integer kernel on {asked.backend.name}"
         _keep(asked, decided, node, asked.backend.stored_because.get(node.op_type, why))
-    held: dict[ir.Node, str] = {}
-    fused: set[ir.Node] = set()
-    idle: dict[ir.Node, str] = {}
-    if asked.placement == "all":
-        if asked.options.placement == "auto" and asked.backend.mixes:
-            idle = idle_relays(free, decided.output, decided.absorbed, forced)
-        chosen = free.keys() - idle.keys()
-    elif asked.placement == "compute":
-        chosen = {n for n, r in free.items() if r.kind is Kind.COMPUTE} | forced
-    else:
-        held = _output_makers(asked, decided)
-        fused = _fused_in_float(asked, decided)
-        wanted = {
-            n: r for n, r in free.items() if n in forced or not (r.kind is Kind.PRODUCT or n in held or n in fused)
-        }
-        split = {group.inputs[0]: asked.backend.split_cost.get(group.kind, 0.0) for group in asked.groups}
-        chosen = cheapest(asked.backend, wanted, decided.output, decided.absorbed.keys(), forced, asked.size, split)
-    for node, rule in free.items():
-        if node not in chosen:
-            why = _FUSED if node in fused else _why_float(asked, rule.kind, held.get(node))
-            _keep(asked, decided, node, idle.get(node, why))
+    reasons = _why_float(asked, decided, free, forced)
+    for node in free:
+        if node in reasons:
+            _keep(asked, decided, node, reasons[node])
+    chosen = free.keys() - reasons.keys()
     for function, producer in list(decided.absorbed.items()):
         if producer in chosen:
             decided.kept.pop(function, None)
@@ -60,6 +45,40 @@ def assign(asked: Question, decided: Decisions) -> None:
             del decided.absorbs[decided.absorbed.pop(function)]
             decided.kept.setdefault(function, "the operator before it stays float")
     decided.rules = {n: r for n, r in rules.items() if n in chosen}
+
+
+def _why_float(
+    asked: Question, decided: Decisions, free: Mapping[ir.Node, OpRule], forced: Set[ir.Node]
+) -> Mapping[ir.Node, str]:
+    """The candidates that the placement asked for leaves float, with the reasons."""
+    if asked.placement == "compute":
+        chosen = {n for n, r in free.items() if r.kind is Kind.COMPUTE} | forced
+        return dict.fromkeys(free.keys() - chosen, _NOT_COMPUTE)
+    if asked.placement != "all":
+        return _dearer(asked, decided, free, forced)
+    relays = asked.options.placement == "auto" and asked.backend.mixes
+    return idle_relays(free, decided.output, decided.absorbed, forced) if relays else {}
+
+
+def _dearer(
+    asked: Question, decided: Decisions, free: Mapping[ir.Node, OpRule], forced: Set[ir.Node]
+) -> dict[ir.Node, str]:
+    """The candidates that cost less in float, and those of which it is known that integers gain nothing."""
+    held, fused = _output_makers(asked, decided), _fused_in_float(asked, decided)
+    wanted = {n: r for n, r in free.items() if n in forced or not (r.kind is Kind.PRODUCT or n in held or n in fused)}
+    split = {group.inputs[0]: asked.backend.split_cost.get(group.kind, 0.0) for group in asked.groups}
+    chosen = cheapest(asked.backend, wanted, decided.output, decided.absorbed.keys(), forced, asked.size, split)
+
+    def why(node: ir.Node) -> str:
+        if node in fused:
+            return _FUSED
+        if free[node].kind is Kind.PRODUCT:
+            return "product of two activations: integers gain nothing here"
+        if node in held:
+            return f"it computes {held[node]}, which stays float"
+        return "slower in integers than in float, counting the conversions"
+
+    return {node: why(node) for node in free if node not in chosen}
 
 
 def store_weights(asked: Question, decided: Decisions, names: Container[str | None]) -> None:
@@ -74,16 +93,6 @@ def store_weights(asked: Question, decided: Decisions, names: Container[str | No
         rule = row(asked.backend, node) if node.name in names and node in decided.kept else None
         if rule is not None:
             _store(asked, decided, node, rule)
-
-
-def _why_float(asked: Question, kind: Kind, makes: str | None) -> str:
-    if asked.placement == "compute":
-        return "not a multiply-accumulate with constant weights (placement 'compute')"
-    if kind is Kind.PRODUCT:
-        return "product of two activations: integers gain nothing here"
-    if makes is not None:
-        return f"it computes {makes}, which stays float"
-    return "slower in integers than in float, counting the conversions"
 
 
 def _keep(asked: Question, decided: Decisions, node: ir.Node, reason: str) -> None:

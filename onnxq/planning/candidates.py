@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.backend import Kind, OpRule
+from onnxq.backend import Backend, Kind, OpRule
 from onnxq.graph.traverse import full_type
 from onnxq.graph.values import is_constant
 from onnxq.integer_operators import QUANTIZERS, is_in_integers
@@ -31,7 +31,7 @@ def find_candidates(asked: Question) -> Decisions:
             continue
         if not touches_float(node):
             continue
-        verdict = _why_not(asked, found, node, inside.get(node))
+        verdict = _verdict(asked, found, node, inside.get(node))
         if isinstance(verdict, str):
             found.kept[node] = verdict
         else:
@@ -39,16 +39,38 @@ def find_candidates(asked: Question) -> Decisions:
     carry(asked, found)
     while narrow := without_kernel(found):
         for node in narrow:
-            bits = found.carried[node].bits
-            found.kept[node] = f"{node.op_type} has no integer kernel for {bits} bits on {asked.backend.name}"
+            found.kept[node] = _why_no_bits(asked.backend, node, found.carried[node].bits)
             del found.rules[node]
         carry(asked, found)
     return found
 
 
-def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | None) -> str | OpRule:
+def _verdict(asked: Question, decided: Decisions, node: ir.Node, group: str | None) -> str | OpRule:
     """Reason why a node stays float, or its rule."""
-    rule, backend = row(asked.backend, node), asked.backend
+    rule = row(asked.backend, node)
+    if (why := _why_left(asked, node, group, named=rule is not None)) is not None:
+        return why
+    if rule is None:
+        return _why_no_row(asked.backend, node)
+    if (why := _why_no_float32(node, rule)) is not None:
+        return why
+    found = _by_its_weights(asked.backend, node, rule)
+    if isinstance(found, str):
+        return found
+    why = _why_no_kernel(asked, decided, node, found)
+    return found if why is None else why
+
+
+def _why_left(asked: Question, node: ir.Node, group: str | None, *, named: bool) -> str | None:
+    """What keeps a node float whatever its row says: the user, the model as it came, where it stands.
+
+    Args:
+        asked: the question.
+        node: touches floats.
+        group: the kind of the group that the target keeps whole and that it is part of.
+        named: the target's table has a row for it.
+    """
+    backend = asked.backend
     if (why := asked.selection.why_out(node)) is not None:
         return why
     if node.name and node.name in asked.keep_float:
@@ -56,34 +78,48 @@ def _why_not(asked: Question, decided: Decisions, node: ir.Node, group: str | No
     if reads_quantized(node):
         return ALREADY
     touched = (value for value in (*node.inputs, *node.outputs) if value is not None)
-    known = rule is not None or (node.domain == "" and node.op_type in backend.absorbed)
-    if known and node.op_type != "Cast" and any(value.dtype is ir.DataType.DOUBLE for value in touched):
+    known = (named or _is_absorbable(backend, node)) and node.op_type != "Cast"
+    if known and any(value.dtype is ir.DataType.DOUBLE for value in touched):
         return "it computes in float64: export the model in float32 to quantize it"
     if not backend.bodies and node.graph is not asked.model.graph:
         return f"inside of an If, Loop or Scan, whose tensors the artifact of {backend.name} cannot name"
-    if group is not None:
-        return f"part of a {group}, kept whole"
-    if rule is None and node.domain == "" and node.op_type in backend.absorbed:
-        if node.inputs[0] is not None and node.inputs[0].producer() is None:
-            return "there is no operator before it that it could be fused with"
-        return "the operator before it runs in float, so it cannot be fused"
-    if rule is None:
+    return f"part of a {group}, kept whole" if group is not None else None
+
+
+def _is_absorbable(backend: Backend, node: ir.Node) -> bool:
+    """Whether a target computes a function together with the operator before it."""
+    return node.domain == "" and node.op_type in backend.absorbed
+
+
+def _why_no_row(backend: Backend, node: ir.Node) -> str:
+    """Why a node that no row speaks of stays float."""
+    if not _is_absorbable(backend, node):
         return f"{full_type(node)} is not among the operators that {backend.name} quantizes"
-    if (why := _why_no_float32(node, rule)) is not None:
-        return why
+    if node.inputs[0] is not None and node.inputs[0].producer() is None:
+        return "there is no operator before it that it could be fused with"
+    return "the operator before it runs in float, so it cannot be fused"
+
+
+def _by_its_weights(backend: Backend, node: ir.Node, rule: OpRule) -> str | OpRule:
+    """The rule for the weights that a node has: that of a product where they are computed, or why there is none."""
     constants = [p for p in rule.weights if p < len(node.inputs) and is_constant(node.inputs[p])]
-    if rule.kind in (Kind.COMPUTE, Kind.WEIGHT_ONLY) and not constants:
-        product = backend.rules.get(f"{node.op_type}:product")
-        if product is None:
-            return _why_no_weight(node, rule)
-        rule = product
-    if (bits := activation_spec(asked, decided, node, node.outputs[0]).bits) not in rule.act_bits:
-        return f"{node.op_type} has no integer kernel for {bits} bits on {backend.name}"
+    if rule.kind not in (Kind.COMPUTE, Kind.WEIGHT_ONLY) or constants:
+        return rule
+    return backend.rules.get(f"{node.op_type}:product") or _why_no_weight(node, rule)
+
+
+def _why_no_kernel(asked: Question, decided: Decisions, node: ir.Node, rule: OpRule) -> str | None:
+    """What the kernel of a rule does not take of a node; None where it takes it."""
+    bits = activation_spec(asked, decided, node, node.outputs[0]).bits
+    if bits not in rule.act_bits:
+        return _why_no_bits(asked.backend, node, bits)
     if rule.data is None and all(is_constant(v) for v in node.inputs if v is not None):
         return "all its inputs are constants"
-    if rule.when is not None and (why := rule.when(node)) is not None:
-        return why
-    return rule
+    return rule.when(node) if rule.when is not None else None
+
+
+def _why_no_bits(backend: Backend, node: ir.Node, bits: int) -> str:
+    return f"{node.op_type} has no integer kernel for {bits} bits on {backend.name}"
 
 
 def _why_no_float32(node: ir.Node, rule: OpRule) -> str | None:

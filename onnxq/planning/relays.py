@@ -32,18 +32,32 @@ def idle_relays(
         forced: nodes that run in integers whatever it is for.
     """
     relays = {n for n, rule in rules.items() if rule.kind is Kind.MOVEMENT or n.op_type == "Concat"} - forced
-    read: set[ir.Node] = set()
+    of_use = _read_in_integers(rules, relays, output) | _fed_in_integers(rules, relays, absorbed)
+    return {n: _BETWEEN if rules[n].needs_output(n) else _UNREAD for n in rules if n in relays - of_use}
+
+
+def _read_in_integers(
+    rules: Mapping[ir.Node, OpRule], relays: Set[ir.Node], output: Callable[[ir.Node], ir.Value]
+) -> set[ir.Node]:
+    """Relays that an operator in integers reads, by way of others."""
+    found: set[ir.Node] = set()
     for node in reversed(list(rules)):
         if node in relays:
-            values = {output(node), *node.outputs}
-            readers = {use.node for value in values for use in value.uses()}
-            if any(reader in read or (reader in rules and reader not in relays) for reader in readers):
-                read.add(node)
-    fed: set[ir.Node] = set()
+            readers = {use.node for value in {output(node), *node.outputs} for use in value.uses()}
+            if any(reader in found or (reader in rules and reader not in relays) for reader in readers):
+                found.add(node)
+    return found
+
+
+def _fed_in_integers(
+    rules: Mapping[ir.Node, OpRule], relays: Set[ir.Node], absorbed: Mapping[ir.Node, ir.Node]
+) -> set[ir.Node]:
+    """Relays with a quantizer behind them that read what an operator in integers makes, by way of others."""
+    found: set[ir.Node] = set()
     for node, rule in rules.items():
         if node in relays and rule.needs_output(node):
             made = (value.producer() for value in node.inputs if value is not None)
             makers = {absorbed.get(maker, maker) for maker in made if maker is not None}
-            if any(maker in fed or (maker in rules and maker not in relays) for maker in makers):
-                fed.add(node)
-    return {n: _BETWEEN if rules[n].needs_output(n) else _UNREAD for n in rules if n in relays - read - fed}
+            if any(maker in found or (maker in rules and maker not in relays) for maker in makers):
+                found.add(node)
+    return found

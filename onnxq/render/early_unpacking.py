@@ -74,27 +74,12 @@ def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
     Returns:
         The Mul of the whole table; None where the rows are not a constant's, or something else reads them too.
     """
-    cast = product.inputs[0].producer() if product.inputs[0] is not None else None
-    rows = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
-    gather = rows.producer() if rows is not None else None
-    if (
-        rows is None
-        or cast is None
-        or gather is None
-        or gather.op_type != "Gather"
-        or gather.domain not in OF_QUANTIZERS
-    ):
+    found = _scaled_rows(product)
+    if found is None:
         return None
-    (table, indices), scale, graph = gather.inputs, product.inputs[1], product.graph
-    if only_reader(rows) is not cast or only_reader(cast.outputs[0]) is not product or not isinstance(graph, ir.Graph):
-        return None
-    numbers = constant_array(scale)
-    if table is None or not is_stored(table) or table.shape is None or len(table.shape) != _TABLE or numbers is None:
-        return None
-    if numbers.shape != table.shape.numpy()[1:]:
-        return None
-    if gather.graph is not graph or cast.graph is not graph or gather.attributes.get_int("axis", 0) != 0:
-        return None
+    gather, cast = found
+    (table, indices), scale = gather.inputs, product.inputs[1]
+    assert table is not None
     wide = ir.node("Cast", [table], {"to": cast.attributes["to"].as_int()}, name=namer.node(f"{table.name}_Cast"))
     unpack = ir.node("Mul", [wide.outputs[0], scale], name=namer.node(f"{table.name}_unpacked"))
     for node, word in ((wide, "cast"), (unpack, "unpacked")):
@@ -104,3 +89,22 @@ def scale_early(product: ir.Node, namer: Namer) -> ir.Node | None:
     late.outputs[0].type, late.outputs[0].shape = product.outputs[0].type, product.outputs[0].shape
     replace_nodes([gather, cast, product], wide, unpack, late)
     return unpack
+
+
+def _scaled_rows(product: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+    """The Gather of rows of a stored table and the Cast that a Mul with a scale for each column stands behind."""
+    cast = product.inputs[0].producer() if product.inputs[0] is not None else None
+    rows = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    gather = rows.producer() if rows is not None else None
+    if rows is None or cast is None or gather is None:
+        return None
+    if gather.op_type != "Gather" or gather.domain not in OF_QUANTIZERS or gather.attributes.get_int("axis", 0) != 0:
+        return None
+    if only_reader(rows) is not cast or only_reader(cast.outputs[0]) is not product:
+        return None
+    if not isinstance(product.graph, ir.Graph) or gather.graph is not product.graph or cast.graph is not product.graph:
+        return None
+    table, numbers = gather.inputs[0], constant_array(product.inputs[1])
+    if table is None or not is_stored(table) or table.shape is None or len(table.shape) != _TABLE or numbers is None:
+        return None
+    return (gather, cast) if numbers.shape == table.shape.numpy()[1:] else None

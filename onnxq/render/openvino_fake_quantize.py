@@ -60,33 +60,35 @@ def _once(quantized: Quantized) -> Quantized:
     Args:
         quantized: left unchanged.
     """
-    plan, numbers = quantized.plan, quantized.qparams
-    by_edge = plan.by_edge()
-    of_tensor: dict[str, list[Site]] = {}
-    for site in plan.sites:
-        of_tensor.setdefault(site.tensor, []).append(site)
-    outputs = {v.name for v in quantized.model.graph.outputs}
-    dropped: set[str] = set()
-    for node in quantized.model.graph.all_nodes():
-        rule = row(quantized.backend, node)
-        if node.name not in plan.quantized or rule is None or not (rule.kind is Kind.MOVEMENT or rule.shares(node)):
-            continue
-        count = len(node.inputs) if rule.data is None else 1
-        before = [by_edge.get(Edge(node.name or "", k)) for k in range(count)]
-        grids = [numbers.get(site.name) if site is not None else None for site in before]
-        names = {v.name for v in node.outputs}
-        dropped |= {
-            site.name
-            for name in names - outputs
-            for site in of_tensor.get(name or "", ())
-            if all(grid == numbers.get(site.name) for grid in grids)
-        }
+    plan, dropped = quantized.plan, _repeated(quantized)
     sites = tuple(
         replace(site, tied_to=None) if site.tied_to in dropped else site
         for site in plan.sites
         if site.name not in dropped
     )
     return replace(quantized, plan=replace(plan, sites=sites))
+
+
+def _repeated(quantized: Quantized) -> set[str]:
+    """Names of sites behind data movement and Concat whose inputs are all on the same grid; not of model outputs."""
+    plan, numbers = quantized.plan, quantized.qparams
+    by_edge = plan.by_edge()
+    of_tensor: dict[str, list[Site]] = {}
+    for site in plan.sites:
+        of_tensor.setdefault(site.tensor, []).append(site)
+    outputs = {v.name for v in quantized.model.graph.outputs}
+    found: set[str] = set()
+    for node in quantized.model.graph.all_nodes():
+        rule = row(quantized.backend, node)
+        if node.name not in plan.quantized or rule is None or not (rule.kind is Kind.MOVEMENT or rule.shares(node)):
+            continue
+        before = [by_edge.get(Edge(node.name or "", k)) for k in range(len(node.inputs) if rule.data is None else 1)]
+        grids = [numbers.get(site.name) if site is not None else None for site in before]
+        behind = [
+            site for value in node.outputs if value.name not in outputs for site in of_tensor.get(value.name or "", ())
+        ]
+        found.update(site.name for site in behind if all(grid == numbers.get(site.name) for grid in grids))
+    return found
 
 
 def render(quantized: Quantized) -> ir.Model:

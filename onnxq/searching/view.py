@@ -42,17 +42,8 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
     screen.pairs(rows)
     screen.line()
     timed = all(made.quantized is None for made in found.attempts)
-    table = []
-    for made in found.attempts:
-        verdict = f"failed: {made.failed}" if made.failed else "meets" if made.meets else "drops too much"
-        chosen = "*" if made is found.best else ""
-        size = bytes_text(made.bytes) if made.bytes else "-"
-        speed = _times(made.time) if timed else _share(made.quantized)
-        table.append(
-            (chosen, str(made.number), made.name, _value(made.metric, places), _value(made.drop, places), speed, size,
-             f"{made.seconds:.1f}", verdict)
-        )  # fmt: skip
     head = ("", "", "tried", "metric", "drop", "speed" if timed else "quantized", "size", "s", "verdict")
+    table = [_row(made, made is found.best, timed, places) for made in found.attempts]
     screen.table(head, table, right=(1, 3, 4, 5, 6, 7))
     if timed:
         on = f", on a sample ({found.timed_on})" if found.timed_on else ""
@@ -63,21 +54,35 @@ def searched(screen: Screen, source: str, output: str, found: Search, seconds: f
         said = "stopped by --max-minutes; the same command goes on from here"
         screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
     if found.best is not None and found.met:
-        screen.line(f"  {screen.style('written', 'green')}  {found.best.name}, {_faster(found.best)}")
-        other = hardly_faster(list(found.attempts), found.best)
-        if other is not None:
-            within = f"{NEARLY:.0%} of the work" if found.best.quantized is not None else f"{SLOWER - 1:.0%}"
-            said = f"{other.name} is no more than {within} ahead of it, which counts as equally fast"
-            screen.line(f"  {screen.style('note', 'dim')}  {said}")
-        if found.best.time is not None and found.best.time > SLOWER:
-            said = f"it is slower than the float model. {to_exclude(found.report.get('quantized_ops', {}))}"
-            screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
+        _written(screen, found, found.best)
     elif found.best is not None:
         screen.line()
         text = f"TARGET NOT MET: the drop is {_value(found.best.drop, places)}, allowed: {found.max_drop:g}"
         screen.line(screen.style(text, "bold", "red"))
         tries = "more minutes, more data" if found.stopped else "more data"
         screen.line(f"Written is the best found: {found.best.name}. Try {tries}, or a larger --max-drop.")
+
+
+def _row(made: Attempt, chosen: bool, timed: bool, places: int) -> tuple[str, ...]:
+    """What was tried, as a row of the table."""
+    verdict = f"failed: {made.failed}" if made.failed else "meets" if made.meets else "drops too much"
+    size = bytes_text(made.bytes) if made.bytes else "-"
+    speed = _times(made.time) if timed else _share(made.quantized)
+    measured = _value(made.metric, places), _value(made.drop, places)
+    return "*" if chosen else "", str(made.number), made.name, *measured, speed, size, f"{made.seconds:.1f}", verdict
+
+
+def _written(screen: Screen, found: Search, best: Attempt) -> None:
+    """That a result meets the target, and what there is to say of its speed."""
+    screen.line(f"  {screen.style('written', 'green')}  {best.name}, {_faster(best)}")
+    other = hardly_faster(list(found.attempts), best)
+    if other is not None:
+        within = f"{NEARLY:.0%} of the work" if best.quantized is not None else f"{SLOWER - 1:.0%}"
+        said = f"{other.name} is no more than {within} ahead of it, which counts as equally fast"
+        screen.line(f"  {screen.style('note', 'dim')}  {said}")
+    if best.time is not None and best.time > SLOWER:
+        said = f"it is slower than the float model. {to_exclude(found.report.get('quantized_ops', {}))}"
+        screen.line(f"  {screen.style('warning', 'yellow')}  {said}")
 
 
 def _places(max_drop: float, made: Sequence[Attempt]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 
 from onnxq.errors import OutputError
 from onnxq.graph.files.load import load
@@ -146,28 +147,36 @@ def _move_first(model: ir.Model) -> None:
         moved = [r for r in readers if r.op_type == "Transpose" and r.domain == ""]
         if any(a is None for a in arrays) or not moved or not isinstance(node.graph, ir.Graph):
             continue
-        weight, *numbers = (np.asarray(a) for a in arrays)
         for transpose in moved:
-            order = transpose.attributes.get_ints("perm", list(range(weight.ndim))[::-1])
-            parts = [weight.transpose(order)]
-            parts += [p.transpose(order) if p.ndim == weight.ndim else p for p in numbers]
-            base = node.inputs[0].name if node.inputs[0] is not None else "weight"
-            values = [
-                set_constant(node.graph, namer, f"{base}_{k}", np.ascontiguousarray(p))
-                for k, p in zip("wsz", parts, strict=False)
-            ]
-            attributes = {k: node.attributes.get_int(k, 0) for k in node.attributes if k != "axis"}
-            axis = node.attributes.get_int("axis", -1)
-            if axis >= 0:
-                attributes["axis"] = list(order).index(axis)
-            made = ir.node(
-                node.op_type,
-                values,
-                attributes=attributes,
-                domain=fake_quantize.DOMAIN,
-                name=namer.node(f"{node.name}_moved"),
-            )
-            made.outputs[0].name = namer.fresh(f"{transpose.outputs[0].name}_quantized")
-            node.graph.insert_before(transpose, [made])
-            rename_output(made.outputs[0], transpose.outputs[0])
+            _quantize_behind(node, transpose, [np.asarray(array) for array in arrays], node.graph, namer)
     remove_dead(model)
+
+
+def _quantize_behind(
+    node: ir.Node, transpose: ir.Node, arrays: Sequence[NDArray[Any]], graph: ir.Graph, namer: Namer
+) -> None:
+    """Put a quantizer of a moved weight in the place of a Transpose behind one.
+
+    Args:
+        node: the quantizer.
+        transpose: reads it.
+        arrays: the weight, its scales and its zero points; those with the axes of the weight are moved as well.
+        graph: of both.
+        namer: of the model.
+    """
+    rank = arrays[0].ndim
+    order = list(transpose.attributes.get_ints("perm", list(range(rank))[::-1]))
+    parts = [array.transpose(order) if array.ndim == rank else array for array in arrays]
+    base = node.inputs[0].name if node.inputs[0] is not None else "weight"
+    values = [
+        set_constant(graph, namer, f"{base}_{k}", np.ascontiguousarray(p)) for k, p in zip("wsz", parts, strict=False)
+    ]
+    attributes = {k: node.attributes.get_int(k, 0) for k in node.attributes if k != "axis"}
+    axis = node.attributes.get_int("axis", -1)
+    if axis >= 0:
+        attributes["axis"] = order.index(axis)
+    name = namer.node(f"{node.name}_moved")
+    made = ir.node(node.op_type, values, attributes=attributes, domain=fake_quantize.DOMAIN, name=name)
+    made.outputs[0].name = namer.fresh(f"{transpose.outputs[0].name}_quantized")
+    graph.insert_before(transpose, [made])
+    rename_output(made.outputs[0], transpose.outputs[0])

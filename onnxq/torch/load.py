@@ -12,7 +12,7 @@ from onnxq.given.fitted import fit_to_target
 from onnxq.graph.files.save import file_size
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_constants
-from onnxq.measuring.final_check import final_check
+from onnxq.measuring.final_check import first_look
 from onnxq.numbers import fit_biases
 from onnxq.quantized import Quantized
 from onnxq.torch.finite import require_finite
@@ -55,4 +55,4 @@ def loaded(quantized: Quantized, module: torch.nn.Module) -> Quantized:
     result = made.rendered()
     forget_shapes(result)
     size, home = file_size(model), quantized.backend.at_home
-    return replace(made, verification=final_check(model, result, (), float_bytes=size, at_home=home))
+    return replace(made, verification=first_look(model, result, (), float_bytes=size, at_home=home).completed())

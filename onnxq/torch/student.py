@@ -191,21 +191,31 @@ class Student:
         for node in nodes:
             weight = node.inputs[1].name if len(node.inputs) > 2 and node.inputs[1] is not None else None
             bias = node.inputs[2] if len(node.inputs) > 2 else None
-            if weight not in self.weights or bias is None or bias.name not in self._constants or node.inputs[0] is None:
+            if (
+                weight is None
+                or weight not in self.weights
+                or bias is None
+                or bias.name not in self._constants
+                or node.inputs[0] is None
+            ):
                 continue
             array = constant_array(bias)
             if array is None or array.dtype != np.float32 or len(bias.uses()) != 1 or bias.is_graph_output():
                 continue
             root = data.get(Edge(node.name or "", 0)) or behind.get(node.inputs[0].name or "")
-            grid = self.grids.get(root) if root is not None else None
-            spread = float((grid.qp.hi - grid.qp.lo).max()) / 6 if grid is not None else 1.0
-            unit = _row_noise(self.weights[weight]) * spread
+            unit = self._noise_of(weight, root)
             if unit.size not in (1, array.size):
                 continue
             start = tensor_of(array).to(self.device)
             unit = np.broadcast_to(unit.reshape(-1), (array.size,)).reshape(array.shape)
             move = torch.zeros_like(start, requires_grad=True)
             self._biases[bias.name or ""] = (start, tensor_of(np.array(unit)).to(self.device), move)
+
+    def _noise_of(self, weight: str, root: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        """What rounding a weight does to each row of what it makes of data on the grid of a site."""
+        grid = self.grids.get(root) if root is not None else None
+        spread = float((grid.qp.hi - grid.qp.lo).max()) / 6 if grid is not None else 1.0
+        return _row_noise(self.weights[weight]) * spread
 
 
 def _is_large_table(value: ir.Value) -> bool:

@@ -30,13 +30,7 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
     if found.integer or found.floating:  # not every runtime tells
         rows.append(("integer", f"{plural(len(found.integer), 'operator')}{_kinds(found.integer)}"))
         rows.append(("float", f"{plural(len(found.floating), 'operator')}{_kinds(found.floating)}"))
-    scored = {name: errors for name, errors in found.outputs.items() if not is_counted(errors)}
-    texts = []
-    for name, errors in worst_outputs(scored, everything=verbose).items():
-        steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
-        texts.append(f"{name}: {accuracy_text(errors)}{steps}")
-    if more := len(scored) - len(texts):
-        texts.append(f"{plural(more, 'more output')} (-v lists all)")
+    texts = _output_texts(found, verbose)
     counted = [f"{name}: {accuracy_text(errors)}" for name, errors in found.outputs.items() if is_counted(errors)]
     if found.simulated:
         rows += [*labelled("SQNR", texts), *labelled("agreement", counted)]
@@ -54,6 +48,17 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
     if verbose:
         rows += [("integer", name) for name in found.integer] + [("float", name) for name in found.floating]
     screen.pairs(rows)
+
+
+def _output_texts(found: Agreement, verbose: bool) -> list[str]:
+    """How outputs that are no counts agree, of many some: see :func:`onnxq.views.parts.worst_outputs`."""
+    scored = {name: errors for name, errors in found.outputs.items() if not is_counted(errors)}
+    texts = []
+    for name, errors in worst_outputs(scored, everything=verbose).items():
+        steps = f", at most {found.lsb[name]:.2g} steps of its quantizer" if name in found.lsb else ""
+        texts.append(f"{name}: {accuracy_text(errors)}{steps}")
+    more = len(scored) - len(texts)
+    return [*texts, f"{plural(more, 'more output')} (-v lists all)"] if more else texts
 
 
 def _lost(found: Agreement) -> Iterator[str]:

@@ -58,22 +58,27 @@ def quantized(
         rows.append(("weights", _stored(plan.stored)))
     rows += kept_rows(plan.kept_float, verbose)
     if check is not None:
-        rows += _sqnr_rows(check, verbose)
-        rows += _agreement_rows(check)
-        before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
-        rows.append(("size", _size(result, before, check.quantized_bytes)))
-        if check.speedup is not None and (plan.quantized or plan.stored):
-            speed = f"{pace(check.speedup)}, one thread of this machine"
-            rows.append(("speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed))
-        rows.append(("checked", _checked(result, check)))
-        if check.against_source is not None:
-            rows.append(("as given", _as_given(check.against_source)))
+        rows += _check_rows(screen, result, check, verbose)
     rows += labelled("hint", result.hints)
     rows += labelled("next", _next(result))
     screen.pairs(rows)
     warning_lines(screen, check.warnings if check else ())
     if verbose:
         note_lines(screen, (note for note in result.notes if not note.startswith((TRIED, UNTRIED))))
+
+
+def _check_rows(screen: Screen, result: Quantized, check: Verification, verbose: bool) -> Iterator[tuple[str, str]]:
+    """What was measured of a result."""
+    yield from _sqnr_rows(check, verbose)
+    yield from _agreement_rows(check)
+    before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
+    yield "size", _size(result, before, check.quantized_bytes)
+    if check.speedup is not None and (result.plan.quantized or result.plan.stored):
+        speed = f"{pace(check.speedup)}, one thread of this machine"
+        yield "speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed
+    yield "checked", _checked(result, check)
+    if check.against_source is not None:
+        yield "as given", _as_given(check.against_source)
 
 
 def _size(result: Quantized, before: int, after: int) -> str:

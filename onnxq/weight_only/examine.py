@@ -15,7 +15,7 @@ from onnxq.errors import ExecutionError, ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size, serialized_size
-from onnxq.measuring.final_check import failed, final_check, uncompared
+from onnxq.measuring.final_check import failed, first_look, uncompared
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.measuring.verification import Verification
 from onnxq.options import Options
@@ -87,7 +87,7 @@ def examine(
             if value.const_value is not None and value.const_value.dtype.bitwidth < 8:
                 value.const_value = in_memory(value.const_value)
         Session(written, **options.session)
-        checked = final_check(model, result, kept, float_bytes=float_bytes, **options.session)
+        checked = first_look(model, result, kept, float_bytes=float_bytes, **options.session).completed()
         return replace(checked, quantized_bytes=size)
     try:
         check(result)

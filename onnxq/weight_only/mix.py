@@ -95,6 +95,33 @@ def mix(
         advance: told how many weights were measured.
     """
     free = [m for m in matrices if m.free]
+    errors, every = _probed(model, free, recipe, feeds, options, advance)
+    finite = [math.isfinite(sum(each.values())) for each in errors]
+    known = [k for k, noise in enumerate(every) if noise is not None and finite[k]]
+    noises = [every[k] or 0.0 for k in known]
+    losses = [
+        [error / max(errors[k][_PROBED], 1e-30) * noise for error in errors[k].values()]
+        for k, noise in zip(known, noises, strict=True)
+    ]
+    sizes = [math.prod(free[k].shape) for k in known]
+    costs = [[float(size * bits) for bits in errors[k]] for k, size in zip(known, sizes, strict=True)]
+    made = allocate(costs, losses, max(recipe.avg_bits * sum(sizes), math.fsum(map(min, costs))))
+    chosen = {} if made is None else {free[k]: list(errors[k])[i] for k, i in zip(known, made.chosen, strict=True)}
+    levels = {_reader(free[k]): sqnr_of(noise) for k, noise in zip(known, noises, strict=True)}
+    average = made.cost / sum(sizes) if made is not None and sizes else 0.0
+    mixed = [replace(m, chosen=chosen.get(m)) for m in matrices]
+    return Mixture(mixed, average, recipe.avg_bits, bool(feeds), levels)
+
+
+def _probed(
+    model: ir.Model,
+    free: Sequence[Matrix],
+    recipe: Recipe,
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    options: Options,
+    advance: Callable[[int], None],
+) -> tuple[list[dict[int, float]], Sequence[float | None]]:
+    """Of each weight its error by bits, and what the probed ones do to the outputs, or without samples to itself."""
     seen: dict[Matrix, dict[int, float]] = {}
 
     def looked_at(matrix: Matrix) -> Coded:
@@ -113,24 +140,7 @@ def mix(
         if matrix not in seen:
             looked_at(matrix)
     errors = [seen[matrix] for matrix in free]
-    if feeds:
-        known = [k for k, noise in enumerate(found) if noise is not None and math.isfinite(sum(errors[k].values()))]
-        noises = [found[k] or 0.0 for k in known]
-    else:
-        known = [k for k in range(len(free)) if math.isfinite(sum(errors[k].values()))]
-        noises = [errors[k][_PROBED] for k in known]
-    losses = [
-        [error / max(errors[k][_PROBED], 1e-30) * noise for error in errors[k].values()]
-        for k, noise in zip(known, noises, strict=True)
-    ]
-    sizes = [math.prod(free[k].shape) for k in known]
-    costs = [[float(size * bits) for bits in errors[k]] for k, size in zip(known, sizes, strict=True)]
-    made = allocate(costs, losses, max(recipe.avg_bits * sum(sizes), math.fsum(map(min, costs))))
-    chosen = {} if made is None else {free[k]: list(errors[k])[i] for k, i in zip(known, made.chosen, strict=True)}
-    levels = {_reader(free[k]): sqnr_of(noise) for k, noise in zip(known, noises, strict=True)}
-    average = made.cost / sum(sizes) if made is not None and sizes else 0.0
-    mixed = [replace(m, chosen=chosen.get(m)) for m in matrices]
-    return Mixture(mixed, average, recipe.avg_bits, bool(feeds), levels)
+    return errors, found if feeds else [each[_PROBED] for each in errors]
 
 
 def _reader(matrix: Matrix) -> str:

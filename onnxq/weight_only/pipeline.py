@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from onnxq.errors import OptionError
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
+from onnxq.measuring.verification import Verification
 from onnxq.notes.aloud import say
 from onnxq.notes.cautions import poor, slow, vague
 from onnxq.options import ImageOptions, Options
@@ -147,15 +148,7 @@ def rewrite_weights(
         made = files.finish()
     reference.close()
     quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
-    told = (
-        *prepared.warnings,
-        *([] if quantized else [nothing_done(job.kept, "no MatMul, Gemm or Gather reads a constant weight")]),
-        *verification.warnings,
-        *slow(verification, why_slow(recipe, quantized)),
-        *vague(verification, job.there),
-        *poor(verification, options),
-    )
-    verification = replace(verification, warnings=told)
+    verification = replace(verification, warnings=_warnings(verification, prepared, job, quantized))
     say(verification)
     said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
     notes, details = [*turned, *job.learner.notes(), *said], list(prepared.notes)
@@ -168,6 +161,20 @@ def rewrite_weights(
     everywhere = "--algorithm weight_only:bits=8" if wider else ""
     return Rewritten(
         title(recipe), made, quantized, job.kept, notes, details, verification, wider=wider, all_wider=everywhere
+    )
+
+
+def _warnings(
+    verification: Verification, prepared: Prepared, job: Job, quantized: Mapping[str, str]
+) -> tuple[str, ...]:
+    """What there is to warn of in a result."""
+    return (
+        *prepared.warnings,
+        *([] if quantized else [nothing_done(job.kept, "no MatMul, Gemm or Gather reads a constant weight")]),
+        *verification.warnings,
+        *slow(verification, why_slow(job.recipe, quantized)),
+        *vague(verification, job.there),
+        *poor(verification, job.options),
     )
 
 

@@ -103,43 +103,14 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
         in_file: whether weights lie in the model file itself, where each one more makes it larger.
     """
     namer = Namer(model)
-    experts: dict[ir.Node, dict[int, list[ir.Value]]] = {}
-    tables: dict[str, list[ir.Value]] = {}
-    unpacked: list[ir.Value] = []
+    readers = _Readers(namer, recipe, in_file)
     for matrix, parts in made:
-        home = matrix.value.graph
-        assert isinstance(home, ir.Graph)
-        base = matrix.value.name or "weight"
         if matrix.whole:
-            unpack(matrix, _constants(home, namer, base, parts), namer)
-        apart = recipe.format == "qdq" and not matrix.gathered
-        both = tables[matrix.tied] if matrix.tied and in_file else None
-        held: dict[ir.Graph | ir.Node, list[ir.Value]] = {}
-        weights: dict[ir.Graph | ir.Node, ir.Value] = {}
-        for node in () if matrix.whole else matrix.nodes:
-            graph = node.graph if apart else home
-            assert isinstance(graph, ir.Graph)
-            owner = node if apart and not in_file else graph
-            if owner not in held:
-                held[owner] = (
-                    _constants(graph, namer, base, parts)
-                    if both is None
-                    else constants_of_both(both, parts["codes"], namer)
-                )
-            if matrix.experts:
-                positions = [p for p in EXPERTS if node.inputs[p] is matrix.value]
-                experts.setdefault(node, {}).update(dict.fromkeys(positions, held[owner]))
-                continue
-            if matrix.gathered:
-                tables[base] = held[owner]
-                _gather(node, held[owner], namer, recipe, matrix)
-                continue
-            if apart and owner not in weights:
-                weights[owner] = _dequantize(node, namer, held[owner], f"{base}_dequantized", matrix.block(recipe))
-            _product(node, held[owner], weights.get(owner), namer, recipe, matrix)
-        unpacked += weights.values()
-    let_fuse(unpacked, namer)
-    for node, constants in experts.items():
+            unpack(matrix, _constants(_home(matrix), namer, matrix.value.name or "weight", parts), namer)
+        else:
+            readers.read(matrix, parts)
+    let_fuse(readers.unpacked, namer)
+    for node, constants in readers.experts.items():
         qmoe = as_qmoe(node, constants, recipe.expert_bits, recipe.block)
         node.name = None
         _replace(node, [qmoe])
@@ -149,6 +120,57 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
             del home.initializers[name]
     if recipe.format == "matmulnbits" and made:
         model.graph.opset_imports[MICROSOFT] = 1
+
+
+class _Readers:
+    """Lets the readers of one matrix after another read its integers.
+
+    Attributes:
+        experts: nodes whose experts are packed, with the integers at the positions of their weights: what is to be
+            written once all are known.
+        unpacked: weights that a DequantizeLinear makes.
+    """
+
+    def __init__(self, namer: Namer, recipe: Recipe, in_file: bool) -> None:
+        self._namer, self._recipe, self._in_file = namer, recipe, in_file
+        self._tables: dict[str, list[ir.Value]] = {}
+        self.experts: dict[ir.Node, dict[int, list[ir.Value]]] = {}
+        self.unpacked: list[ir.Value] = []
+
+    def read(self, matrix: Matrix, parts: Parts) -> None:
+        """Let all that read a matrix read what stands for it, which each graph, or each of them, has for itself."""
+        base = matrix.value.name or "weight"
+        apart = self._recipe.format == "qdq" and not matrix.gathered
+        both = self._tables[matrix.tied] if matrix.tied and self._in_file else None
+        held: dict[ir.Graph | ir.Node, list[ir.Value]] = {}
+        weights: dict[ir.Graph | ir.Node, ir.Value] = {}
+        for node in matrix.nodes:
+            graph = node.graph if apart else _home(matrix)
+            assert isinstance(graph, ir.Graph)
+            owner = node if apart and not self._in_file else graph
+            if owner not in held and both is not None:
+                held[owner] = constants_of_both(both, parts["codes"], self._namer)
+            elif owner not in held:
+                held[owner] = _constants(graph, self._namer, base, parts)
+            constants = held[owner]
+            if matrix.experts:
+                positions = [p for p in EXPERTS if node.inputs[p] is matrix.value]
+                self.experts.setdefault(node, {}).update(dict.fromkeys(positions, constants))
+            elif matrix.gathered:
+                self._tables[base] = constants
+                _gather(node, constants, self._namer, self._recipe, matrix)
+            else:
+                if apart and owner not in weights:
+                    block = matrix.block(self._recipe)
+                    weights[owner] = _dequantize(node, self._namer, constants, f"{base}_dequantized", block)
+                _product(node, constants, weights.get(owner), self._namer, self._recipe, matrix)
+        self.unpacked += weights.values()
+
+
+def _home(matrix: Matrix) -> ir.Graph:
+    """The graph that holds a matrix."""
+    assert isinstance(matrix.value.graph, ir.Graph)
+    return matrix.value.graph
 
 
 def _constants(graph: ir.Graph, namer: Namer, base: str, parts: Parts) -> list[ir.Value]:

@@ -148,59 +148,66 @@ def within(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node], limit: int) -> list[Segment]:
-    nodes = list(graph)
-    reads = [reads_of(node) for node in nodes]
-    looked = [[inner for inner in within(node) if inner in looked_at] for node in nodes]
-    made = {value: index for index, node in enumerate(nodes) for value in node.outputs}
-    last: dict[ir.Value, int] = {}
-    for index, values in enumerate(reads):
-        last.update(dict.fromkeys(values, index))
-    last.update(dict.fromkeys(graph.outputs, len(nodes)))
-    bounds = _bounds(nodes, reads, last, [len(found) for found in looked], limit)
-    segments = []
-    for start, stop in pairwise(bounds):
-        inputs: dict[ir.Value, None] = {}
-        constants: dict[ir.Value, None] = {}
-        for index in range(start, stop):
-            for value in reads[index]:
-                if value.is_initializer() and not value.is_graph_input():
-                    constants[value] = None
-                elif made.get(value, -1) < start:
-                    inputs[value] = None
-        inside = [value for index in range(start, stop) for value in nodes[index].outputs if value.name]
-        wanted = dict.fromkeys(v for found in looked[start:stop] for node in found if (v := node.inputs[0]) is not None)
-        writes = [value for value in inside if last.get(value, -1) >= stop or value in wanted]
-        inner = [v for v in wanted if v not in made and v not in inputs and not v.is_initializer()]
-        ends = [value for value in (*inputs, *writes, *inner) if last.get(value, -1) < stop]
-        segments.append(Segment(nodes[start:stop], list(inputs), writes, list(constants), ends, inner))
-    return segments
+    order = _Order(graph, looked_at)
+    return [order.segment(start, stop) for start, stop in pairwise(order.bounds(limit))]
 
 
-def _bounds(
-    nodes: Sequence[ir.Node],
-    reads: Sequence[Sequence[ir.Value]],
-    last: Mapping[ir.Value, int],
-    looked: Sequence[int],
-    limit: int,
-) -> list[int]:
-    """Where segments begin: when the next node's weights would not fit, and only tensors go across."""
-    until = -1  # up to this node something that is no tensor is alive
-    bounds, held, taps = [0], set[ir.Value](), 0
-    size = 0
-    for index, node in enumerate(nodes):
-        fresh = {v for v in reads[index] if v.is_initializer() and v.const_value is not None and v not in held}
-        added = sum(v.const_value.nbytes for v in fresh if v.const_value is not None)
-        tapped = taps + looked[index]
-        if index > bounds[-1] and index > until and (size + added > limit or tapped > _TAPS):
-            bounds.append(index)
-            held, size, tapped = set(), 0, looked[index]
-            added = sum(v.const_value.nbytes for v in reads[index] if v.is_initializer() and v.const_value is not None)
-        held |= fresh
-        size, taps = size + added, tapped
-        for value in node.outputs:
-            if value.type is not None and not _storable(value.type):
-                until = max(until, last.get(value, -1))
-    return [*bounds, len(nodes)]
+class _Order:
+    """The nodes of a graph in order, by index, and where its values are made and read last."""
+
+    def __init__(self, graph: ir.Graph, looked_at: frozenset[ir.Node]) -> None:
+        self._nodes = list(graph)
+        self._reads = [reads_of(node) for node in self._nodes]
+        self._looked = [[inner for inner in within(node) if inner in looked_at] for node in self._nodes]
+        self._made = {value: index for index, node in enumerate(self._nodes) for value in node.outputs}
+        self._last = {value: index for index, values in enumerate(self._reads) for value in values}
+        self._last.update(dict.fromkeys(graph.outputs, len(self._nodes)))
+
+    def segment(self, start: int, stop: int) -> Segment:
+        """The nodes from one up to another."""
+        read = dict.fromkeys(value for values in self._reads[start:stop] for value in values)
+        constants = [value for value in read if _is_weight(value)]
+        inputs = dict.fromkeys(v for v in read if not _is_weight(v) and self._made.get(v, -1) < start)
+        inside = [value for node in self._nodes[start:stop] for value in node.outputs if value.name]
+        wanted = self._wanted(start, stop)
+        writes = [value for value in inside if self._last.get(value, -1) >= stop or value in wanted]
+        inner = [v for v in wanted if v not in self._made and v not in inputs and not v.is_initializer()]
+        ends = [value for value in (*inputs, *writes, *inner) if self._last.get(value, -1) < stop]
+        return Segment(self._nodes[start:stop], list(inputs), writes, constants, ends, inner)
+
+    def _wanted(self, start: int, stop: int) -> dict[ir.Value, None]:
+        """The first inputs of the nodes that are looked at."""
+        looked = (node.inputs[0] for found in self._looked[start:stop] for node in found)
+        return dict.fromkeys(value for value in looked if value is not None)
+
+    def bounds(self, limit: int) -> list[int]:
+        """Where segments begin: when the next node's weights would not fit, and only tensors go across."""
+        until = -1  # up to this node something that is no tensor is alive
+        bounds, held, taps = [0], set[ir.Value](), 0
+        size = 0
+        for index, node in enumerate(self._nodes):
+            fresh = {value for value in self._reads[index] if _bytes(value) and value not in held}
+            added = sum(map(_bytes, fresh))
+            tapped = taps + len(self._looked[index])
+            if index > bounds[-1] and index > until and (size + added > limit or tapped > _TAPS):
+                bounds.append(index)
+                held, size, tapped = set(), 0, len(self._looked[index])
+                added = sum(map(_bytes, self._reads[index]))
+            held |= fresh
+            size, taps = size + added, tapped
+            for value in node.outputs:
+                if value.type is not None and not _storable(value.type):
+                    until = max(until, self._last.get(value, -1))
+        return [*bounds, len(self._nodes)]
+
+
+def _is_weight(value: ir.Value) -> bool:
+    return value.is_initializer() and not value.is_graph_input()
+
+
+def _bytes(value: ir.Value) -> int:
+    """Of an initializer."""
+    return value.const_value.nbytes if value.is_initializer() and value.const_value is not None else 0
 
 
 def _storable(kind: ir.TypeProtocol) -> bool:

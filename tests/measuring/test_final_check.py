@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 import onnxq
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import VerificationError
-from onnxq.measuring.final_check import final_check
+from onnxq.measuring.final_check import first_look
 from onnxq.measuring.verification import Verification
 from onnxq.options import Options
 from onnxq.ort.session import Session
@@ -42,7 +42,7 @@ def kept(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray[Any, np.dtype[
 def test_errors_are_those_of_the_outputs() -> None:
     reference, result = float_model(), quantized_model()
     samples = kept(reference, data())
-    found = final_check(loaded(reference), loaded(result), samples, float_bytes=1234)
+    found = first_look(loaded(reference), loaded(result), samples, float_bytes=1234).completed()
     want = np.concatenate([s.outputs["y"] for s in samples]).astype(np.float64)
     session = Session(result.SerializeToString(), optimize=False)
     got = np.concatenate([session.run(s.feeds)["y"] for s in samples]).astype(np.float64)
@@ -70,7 +70,9 @@ def test_no_more_than_two_sessions_hold_weights_at_a_time(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("onnxq.measuring.final_check.Session", Counted)
     reference = float_model()
-    checked = final_check(loaded(reference), loaded(quantized_model()), kept(reference, data()), float_bytes=1)
+    checked = first_look(
+        loaded(reference), loaded(quantized_model()), kept(reference, data()), float_bytes=1
+    ).completed()
     assert checked.speedup is not None and most == [1, 2, 2]
 
 
@@ -112,13 +114,15 @@ def test_what_loading_says_is_said_once(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_file_that_is_gone_by_then_costs_the_speed_and_no_more(tmp_path: Path) -> None:
     model, gone = float_model(), tmp_path / "gone.onnx"
-    found = final_check(loaded(model), loaded(quantized_model()), kept(model, data()), float_bytes=0, given=gone)
+    found = first_look(
+        loaded(model), loaded(quantized_model()), kept(model, data()), float_bytes=0, given=gone
+    ).completed()
     assert found.speedup is None
     assert found.worst is not None
 
 
 def test_without_samples_it_is_checked_and_loaded_only() -> None:
-    found = final_check(loaded(float_model()), loaded(quantized_model()), [], float_bytes=0)
+    found = first_look(loaded(float_model()), loaded(quantized_model()), [], float_bytes=0).completed()
     assert found.worst is None and found.speedup is None and found.plain_sqnr is None and not found.outputs
 
 
@@ -126,7 +130,7 @@ def test_an_invalid_result_is_refused() -> None:
     result = quantized_model()
     result.graph.node[0].input[1] = "nowhere"
     with pytest.raises(VerificationError, match="final check"):
-        final_check(loaded(float_model()), loaded(result), [], float_bytes=0)
+        first_look(loaded(float_model()), loaded(result), [], float_bytes=0).completed()
 
 
 def test_a_result_that_does_not_run_is_refused() -> None:
@@ -135,7 +139,7 @@ def test_a_result_that_does_not_run_is_refused() -> None:
         s=np.array([-1, 7]),
     )
     with pytest.raises(VerificationError, match="final check"):
-        final_check(loaded(float_model()), loaded(result), kept(float_model(), data()), float_bytes=0)
+        first_look(loaded(float_model()), loaded(result), kept(float_model(), data()), float_bytes=0).completed()
 
 
 def test_a_node_that_onnxruntime_refuses_is_named_with_what_keeps_it_float() -> None:
@@ -146,12 +150,12 @@ def test_a_node_that_onnxruntime_refuses_is_named_with_what_keeps_it_float() -> 
     original = float_model()
     original.graph.node[0].name = "the layer"
     with pytest.raises(VerificationError) as caught:
-        final_check(loaded(original), loaded(result), [], float_bytes=0)
+        first_look(loaded(original), loaded(result), [], float_bytes=0).completed()
     said = str(caught.value)
     assert "node 'the layer' (DynamicQuantizeLSTM): " in said and "has input size 2" in said
     assert said.endswith("Keep that node float with --exclude 'the layer'") and "tensor(" not in said
     with pytest.raises(VerificationError, match="Keep the layers around it float"):
-        final_check(loaded(float_model()), loaded(result), [], float_bytes=0)
+        first_look(loaded(float_model()), loaded(result), [], float_bytes=0).completed()
 
 
 def test_a_total_that_hides_the_usual_sample_is_said() -> None:
@@ -163,17 +167,19 @@ def test_a_total_that_hides_the_usual_sample_is_said() -> None:
     )
     feeds = images(4, 8, samples=5)
     feeds[2] = {"x": normal(4, 8, scale=40.0)}
-    found = final_check(loaded(reference), loaded(result), kept(reference, feeds), float_bytes=0)
+    found = first_look(loaded(reference), loaded(result), kept(reference, feeds), float_bytes=0).completed()
     assert found.outputs["y"].sqnr > 12 > found.outputs["y"].median
     assert len(found.warnings) == 1 and "median sample" in found.warnings[0] and "'y'" in found.warnings[0]
-    poor = final_check(loaded(reference), loaded(result), kept(reference, feeds[:2]), float_bytes=0)
+    poor = first_look(loaded(reference), loaded(result), kept(reference, feeds[:2]), float_bytes=0).completed()
     assert max(poor.outputs["y"].sqnr, poor.outputs["y"].median) < 12 and not poor.warnings, "the total hides nothing"
-    fine = final_check(loaded(reference), loaded(result), kept(reference, feeds[2:3]), float_bytes=0)
+    fine = first_look(loaded(reference), loaded(result), kept(reference, feeds[2:3]), float_bytes=0).completed()
     assert not fine.warnings
 
 
 def test_it_can_be_written_as_json() -> None:
-    found = final_check(loaded(float_model()), loaded(quantized_model()), kept(float_model(), data()), float_bytes=10)
+    found = first_look(
+        loaded(float_model()), loaded(quantized_model()), kept(float_model(), data()), float_bytes=10
+    ).completed()
     again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert again["samples"] == 6 and again["outputs"]["y"]["sqnr"] == pytest.approx(found.outputs["y"].sqnr)
     assert json.dumps(Verification().to_dict(), allow_nan=False)

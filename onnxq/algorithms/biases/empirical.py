@@ -126,12 +126,7 @@ def _means(
 ) -> dict[str, Doubles]:
     """Layer → mean of each output channel, a row a sample; layers whose output cannot be observed are missing."""
     model = draft.quantized().rendered() if quantized else draft.reference
-    if quantized:  # by node: a tensor of the same name may be what the quantizer behind it gives
-        written = {node.name: node.outputs[0].name or "" for node in all_nodes(model)}
-        shown = {layer.name: written[name] for layer in layers if (name := _last(layer).name) in written}
-    else:
-        there = {v.name for node in all_nodes(model) for v in node.outputs}
-        shown = {layer.name: name for layer in layers if (name := _last(layer).outputs[0].name or "") in there}
+    shown = _shown(layers, model, quantized=quantized)
     found: dict[str, list[Doubles]] = {}
     for group, runs in capture(model, list(shown.values()), samples, options=draft.options, sizes=draft.sizes):
         inside = [layer for layer in layers if shown.get(layer.name) in group]
@@ -144,6 +139,16 @@ def _means(
                 if values.size:
                     found.setdefault(layer.name, []).append(values.mean(axis=others, dtype=np.float64))
     return {name: np.stack(means) for name, means in found.items() if len(means) == len(samples)}
+
+
+def _shown(layers: Sequence[QuantizedLayer], model: ir.Model, *, quantized: bool) -> dict[str, str]:
+    """Layer → the tensor that a model shows its output in, with its bias."""
+    if not quantized:
+        there = {v.name for node in all_nodes(model) for v in node.outputs}
+        return {layer.name: name for layer in layers if (name := _last(layer).outputs[0].name or "") in there}
+    # by node: a tensor of the same name may be what the quantizer behind it gives
+    written = {node.name or "": node.outputs[0].name or "" for node in all_nodes(model)}
+    return {layer.name: written[name] for layer in layers if (name := _last(layer).name or "") in written}
 
 
 def _last(layer: QuantizedLayer) -> ir.Node:

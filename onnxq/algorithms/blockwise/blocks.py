@@ -133,17 +133,7 @@ class _Scene:
 
         The cut is None for what lies behind the last one.
         """
-        needed = {
-            value: max(
-                (self.position[use.node] for use in value.uses() if self._counts(use.node)),
-                default=-1,
-            )
-            for value in self.trunk
-        }
-        for node in self.nodes:
-            for value in reads(node):
-                if value in self.trunk and value not in node.inputs:
-                    needed[value] = max(needed[value], self.position[node])
+        needed = self._read_last()
         live: set[ir.Value] = set()
         ends: dict[int, list[ir.Value]] = {}
         start = -1
@@ -163,6 +153,18 @@ class _Scene:
             results = [v for v in self.nodes[-1].outputs if v in self.trunk]
             last = [v for node in self.nodes[start + 1 :] for v in node.outputs if v in self.trunk and not v.uses()]
             yield start, len(self.nodes) - 1, results[0] if len(last) == 1 and results == last else None
+
+    def _read_last(self) -> dict[ir.Value, int]:
+        """The position of the last node that reads a tensor of the trunk, itself or in a body; -1 where none does."""
+        needed = {
+            value: max((self.position[use.node] for use in value.uses() if self._counts(use.node)), default=-1)
+            for value in self.trunk
+        }
+        for node in self.nodes:
+            for value in reads(node):
+                if value in self.trunk and value not in node.inputs:
+                    needed[value] = max(needed[value], self.position[node])
+        return needed
 
     def block(self, layers: Sequence[QuantizedLayer], start: int, end: ir.Value) -> Block:
         """The block of some layers, from the tensors made up to a position to a cut and what belongs to it."""

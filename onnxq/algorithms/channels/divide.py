@@ -110,24 +110,32 @@ class Divisor:
         if kind is not None and kind not in _NORM_GROUPS:
             raise Refusal(f"after a {kind}")
         if len(constants) == 1:
-            index = constants[0]
-            constant = node.inputs[index]
-            array = constant_array(constant)
-            if array is None or constant is None or constant.dtype != ir.DataType.FLOAT:
-                raise Refusal("a constant that is not float32")
-            if kind is not None and array.size != channels:
-                raise Refusal(f"after a {kind} without scale")
-            rank = _rank(node.outputs[0])
-            if array.ndim > rank or _size(node.inputs[1 - index], axis) != channels:
-                raise Refusal("a tensor of unknown shape")
-            if node.op_type == "Div" and index == 0:
-                raise Refusal("after Div")
-            if node.op_type in ("Add", "Sub"):
-                self._alone(node.inputs[1 - index], channels, axis, edits)
-            edits.constants.append((node, index, node.op_type == "Div"))
-            return
-        if kind is not None or node.op_type != "Mul" or constants:
+            self._by_constant(node, constants[0], kind, channels, axis, edits)
+        elif kind is not None or node.op_type != "Mul" or constants:
             raise Refusal(f"after {node.op_type}")
+        else:
+            self._product(node, channels, axis, edits)
+
+    def _by_constant(
+        self, node: ir.Node, index: int, kind: str | None, channels: int, axis: int, edits: _Edits
+    ) -> None:
+        """Divide the constant of a node: of a sum its other operand as well."""
+        constant, other = node.inputs[index], node.inputs[1 - index]
+        array = constant_array(constant)
+        if array is None or constant is None or constant.dtype != ir.DataType.FLOAT:
+            raise Refusal("a constant that is not float32")
+        if kind is not None and array.size != channels:
+            raise Refusal(f"after a {kind} without scale")
+        if array.ndim > _rank(node.outputs[0]) or _size(other, axis) != channels:
+            raise Refusal("a tensor of unknown shape")
+        if node.op_type == "Div" and index == 0:
+            raise Refusal("after Div")
+        if node.op_type in ("Add", "Sub"):
+            self._alone(other, channels, axis, edits)
+        edits.constants.append((node, index, node.op_type == "Div"))
+
+    def _product(self, node: ir.Node, channels: int, axis: int, edits: _Edits) -> None:
+        """Divide the first operand of a product that can be."""
         for value in node.inputs:
             tried = _Edits()
             if value is None or _size(value, axis) != channels:

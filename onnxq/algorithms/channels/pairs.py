@@ -142,27 +142,30 @@ def _passes(node: ir.Node, made: ir.Value) -> bool:
 
 def _check(first: Layer, second: Layer, operators: list[str]) -> None:
     for layer in (first, second):
-        if len(layer.weight.uses()) != 1 or layer.weight.is_graph_output():
-            raise Refusal("shared weights")
-        if layer.weight.dtype != ir.DataType.FLOAT:
-            raise Refusal("weights that are not float32")
-        if layer.node.op_type == "MatMul" and len(layer.array_shape()) != 2:
-            raise Refusal("a MatMul with a stack of weights")
-        if layer.node.op_type == "Gemm" and layer.node.attributes.get_int("transA", 0) == 1:
-            raise Refusal("a Gemm that reads its input transposed")
+        _check_weights(layer)
     if first.node.graph is not second.node.graph:
         raise Refusal("the layers are in different graphs")
     if not first.is_conv and any(op in _POOLS or op in _VIEWS for op in operators):
         raise Refusal("pooling after a matrix product")
-    if first.is_conv and not second.is_conv and not any(op in _VIEWS for op in operators):
-        raise Refusal("channels on different axes")
-    if second.is_conv and not first.is_conv:
+    viewed = any(op in _VIEWS for op in operators)
+    if (first.is_conv and not second.is_conv and not viewed) or (second.is_conv and not first.is_conv):
         raise Refusal("channels on different axes")
     bias = first.bias_array()
     if bias is not None and not _is_row(bias, first):
         raise Refusal("a bias that is not one number a channel")
     if first.out_channels() != second.in_channels():
         raise Refusal("different numbers of channels")
+
+
+def _check_weights(layer: Layer) -> None:
+    if len(layer.weight.uses()) != 1 or layer.weight.is_graph_output():
+        raise Refusal("shared weights")
+    if layer.weight.dtype != ir.DataType.FLOAT:
+        raise Refusal("weights that are not float32")
+    if layer.node.op_type == "MatMul" and len(layer.array_shape()) != 2:
+        raise Refusal("a MatMul with a stack of weights")
+    if layer.node.op_type == "Gemm" and layer.node.attributes.get_int("transA", 0) == 1:
+        raise Refusal("a Gemm that reads its input transposed")
 
 
 def _is_row(bias: NDArray[np.float64], layer: Layer) -> bool:

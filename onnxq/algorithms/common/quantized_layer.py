@@ -176,32 +176,34 @@ def quantized_layers(model: ir.Model, plan: Plan, *, stored: bool = False) -> li
         stored: those too that run in float with weights stored as integers.
     """
     weights = plan.by_edge("weight")
+    running = plan.quantized.keys() | (plan.stored.keys() if stored else frozenset())
     found = []
     repeated = _repeated(model)
     for node in all_nodes(model):
-        name = node.name or ""
-        site = weights.get(Edge(name, 1))
-        if site is None or node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain != "":
-            continue
-        if name not in plan.quantized and not (stored and name in plan.stored):
+        site = weights.get(Edge(node.name or "", 1))
+        if site is None or node.name not in running or not _is_plain(node):
             continue
         data, weight = node.inputs[0], node.inputs[1]
         array = constant_array(weight)
-        if data is None or weight is None or array is None or array.dtype != np.float32 or not array.size:
+        if data is None or weight is None or array is None:
             continue
         if node in repeated and (data.shape is None or not data.shape.is_static()):
             continue  # what is collected over the iterations is one row of numbers
-        if node.op_type == "MatMul" and array.ndim != 2:
-            continue
-        if node.op_type == "Gemm" and (
-            node.attributes.get_int("transA", 0) == 1 or node.attributes.get_float("alpha", 1.0) != 1.0
-        ):
-            continue
-        outputs = (
-            array.shape[0] if node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1 else array.shape[-1]
-        )
-        found.append(QuantizedLayer(node, data, weight, _bias(node, outputs), site.name))
+        first = node.op_type == "Conv" or node.attributes.get_int("transB", 0) == 1
+        found.append(QuantizedLayer(node, data, weight, _bias(node, array.shape[0 if first else -1]), site.name))
     return found
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether a node is a convolution, or a product of rows with a matrix, of constant float32 weights."""
+    if node.op_type not in ("Conv", "Gemm", "MatMul") or node.domain != "":
+        return False
+    array, get = constant_array(node.inputs[1]), node.attributes
+    if array is None or array.dtype != np.float32 or not array.size:
+        return False
+    if node.op_type == "Gemm":
+        return get.get_int("transA", 0) != 1 and get.get_float("alpha", 1.0) == 1.0
+    return node.op_type == "Conv" or array.ndim == 2
 
 
 def _repeated(model: ir.Model) -> set[ir.Node]:

@@ -145,20 +145,17 @@ class _Region:
 
     def rewrite(self, namer: Namer) -> None:
         """Compute in the order before the entries."""
-        inside = set(self.nodes)
-        values = list(self._values())
-        followers = [
-            use.node
-            for value in (*(entry.outputs[0] for entry in self.entries), *values)
-            for use in value.uses()
-            if _perm(use.node) is not None and use.node.graph is self.graph
-        ]
+        inside, values = set(self.nodes), list(self._values())
+        heads = [entry.outputs[0] for entry in self.entries]
+        followers = dict.fromkeys(
+            use.node for value in (*heads, *values) for use in value.uses() if self._follows(use.node)
+        )
         ordered: set[ir.Value] = set(values)
         for entry in self.entries:
-            source, behind = entry.inputs[0], entry.outputs[0]
+            source = entry.inputs[0]
             assert source is not None
             ordered.add(source)
-            for node, index in list(behind.uses()):
+            for node, index in list(entry.outputs[0].uses()):
                 if node in inside or node in followers:
                     node.replace_input_with(index, source)
         outside = {value: self._others(value, inside) for value in values if self._needed(value, inside)}
@@ -166,24 +163,27 @@ class _Region:
             permute(node, self.perm, ordered.__contains__, self.graph, namer)
         for value in values:
             self._reorder(value, outside.get(value), namer)
-        for node in dict.fromkeys(followers):
+        for node in followers:
             own = _perm(node)
             assert own is not None
             node.attributes["perm"] = ir.AttrInt64s("perm", [self.perm[axis] for axis in own])
-        gone = [node for node in dict.fromkeys(followers) if _does_nothing(node)]
-        for node in gone:
-            source, behind = node.inputs[0], node.outputs[0]
-            assert source is not None
-            if behind.is_graph_output():
-                maker = source.producer()
-                if source.is_graph_output() or maker is None or maker.graph is not self.graph:
-                    continue
-                rename_output(source, behind)
-            else:
-                replace_value(behind, source)
-            remove_nodes([node])
+        for node in [node for node in followers if _does_nothing(node)]:
+            self._without(node)
         unread = [e for e in self.entries if not e.outputs[0].uses() and not e.outputs[0].is_graph_output()]
         remove_nodes(unread)
+
+    def _without(self, node: ir.Node) -> None:
+        """Take out a Transpose that does nothing, unless it gives an output another name."""
+        source, behind = node.inputs[0], node.outputs[0]
+        assert source is not None
+        if behind.is_graph_output():
+            maker = source.producer()
+            if source.is_graph_output() or maker is None or maker.graph is not self.graph:
+                return
+            rename_output(source, behind)
+        else:
+            replace_value(behind, source)
+        remove_nodes([node])
 
     def _values(self) -> Iterator[ir.Value]:
         """What the nodes write in the order of what they read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import onnx
 import onnx_ir as ir
@@ -44,13 +45,10 @@ def within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note
     for node in nodes:
         inputs = [value for value in node.inputs if value is not None]
         source = sum(origin.get(v, v.const_value.nbytes if v.const_value is not None else 0) for v in inputs)
-        known = [sizes.get(value.name or "") for value in node.outputs if value.name]
-        if node.op_type in _BOUNDED:
-            known = [_BOUNDED[node.op_type] * max(source, 8) if size is None else size for size in known]
-        if any(value in dropped for value in inputs) or any(size is None for size in known):
+        total = None if any(value in dropped for value in inputs) else _size(node, sizes, source)
+        if total is None:
             dropped.update(node.outputs)  # perhaps known once its inputs are numbers: looked at again in the next round
             continue
-        total = sum(size for size in known if size is not None)
         by_way = not behind.isdisjoint(inputs)
         if total > max(0 if by_way else MAX_RESULT_BYTES, 2 * source):
             large[node] = total
@@ -59,6 +57,21 @@ def within_bounds(model: ir.Model, nodes: list[ir.Node], refused: dict[str, Note
         origin.update(dict.fromkeys(node.outputs, source))
         chosen.append(node)
     return _without_large(chosen, large, refused)
+
+
+def _size(node: ir.Node, sizes: Mapping[str, int | None], source: int) -> int | None:
+    """Bytes of what a node makes, at most; None where that is not known.
+
+    Args:
+        node: the node.
+        sizes: of tensors, as they were inferred.
+        source: bytes of the constants that it is computed from.
+    """
+    known = [sizes.get(value.name or "") for value in node.outputs if value.name]
+    if node.op_type in _BOUNDED:
+        known = [_BOUNDED[node.op_type] * max(source, 8) if size is None else size for size in known]
+    found = [size for size in known if size is not None]
+    return sum(found) if len(found) == len(known) else None
 
 
 def _without_large(nodes: list[ir.Node], large: dict[ir.Node, int], refused: dict[str, Note]) -> list[ir.Node]:

@@ -91,28 +91,36 @@ def _alone(groups: list[str]) -> int:
 
 def _product(node: ir.Node) -> _Product | None:
     """The matrix product that an Einsum is; None for another."""
+    letters, values = _letters(node), [value for value in node.inputs if value is not None]
+    if letters is None or len(values) != 2 or len(node.inputs) != 2:
+        return None
+    first, second, result = letters
+    a, b = (values[0], first), (values[1], second)
+    if constant_array(values[0]) is not None:
+        a, b = b, a  # weights are the second operand of a product
+    left, right, wanted = set(a[1]), set(b[1]), set(result)
+    sizes = _sizes((a, b))
+    summed = "".join(letter for letter in a[1] if letter in right - wanted)
+    if sizes is None or not summed or (left ^ right) - wanted:
+        return None
+    batch, rows, columns = (
+        "".join(letter for letter in result if letter in those) for those in (left & right, left - right, right - left)
+    )
+    found = _Product((a, b), result, batch, summed, rows, columns, sizes)
+    return found if found.is_known() else None
+
+
+def _letters(node: ir.Node) -> tuple[str, str, str] | None:
+    """Those of the axes of two operands and of the result; None of other equations: diagonals, an ellipsis."""
     equation = node.attributes["equation"].as_string().replace(" ", "") if "equation" in node.attributes else ""
     terms, arrow, result = equation.partition("->")
     first, comma, second = terms.partition(",")
-    if len(node.inputs) != 2 or not comma or "," in second or "." in equation:
+    if not comma or "," in second or "." in equation:
         return None
     if not arrow:
-        result = "".join(sorted(letter for letter in terms.replace(",", "") if terms.count(letter) == 1))
-    operands = [(value, letters) for value, letters in zip(node.inputs, (first, second), strict=True) if value]
-    if len(operands) != 2 or any(len(set(letters)) < len(letters) for letters in (first, second, result)):
-        return None
-    if constant_array(operands[0][0]) is not None:
-        operands.reverse()  # weights are the second operand of a product
-    (a, left), (b, right) = operands
-    sizes = _sizes(((a, left), (b, right)))
-    summed = "".join(letter for letter in left if letter in right and letter not in result)
-    if sizes is None or not summed or (set(left) ^ set(right)) - set(result):
-        return None
-    batch = "".join(letter for letter in result if letter in left and letter in right)
-    rows = "".join(letter for letter in result if letter in left and letter not in right)
-    columns = "".join(letter for letter in result if letter in right and letter not in left)
-    found = _Product(((a, left), (b, right)), result, batch, summed, rows, columns, sizes)
-    return found if found.is_known() else None
+        result = "".join(sorted(letter for letter in first + second if terms.count(letter) == 1))
+    found = first, second, result
+    return found if all(len(set(letters)) == len(letters) for letters in found) else None
 
 
 def _sizes(operands: tuple[tuple[ir.Value, str], tuple[ir.Value, str]]) -> dict[str, Size] | None:

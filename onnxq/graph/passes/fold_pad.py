@@ -47,16 +47,28 @@ def _fold(pad: ir.Node, conv: ir.Node) -> str | None:
     automatic = conv.attributes.get_string("auto_pad", "NOTSET")
     if automatic not in ("NOTSET", "VALID"):
         return "not folded: the convolution pads automatically"
-    rank = _spatial_rank(conv)
+    padded = _padded(pad, _spatial_rank(conv))
+    if isinstance(padded, str):
+        return padded
+    none = [0] * len(padded)
+    own = none if automatic == "VALID" else list(conv.attributes.get_ints("pads", none))
+    own = [a + b for a, b in zip(own, padded, strict=True)]
+    conv.attributes.pop("auto_pad", None)
+    conv.attributes["pads"] = ir.AttrInt64s("pads", own)
+    replace_value(pad.outputs[0], source)
+    remove_nodes([pad])
+    return None
+
+
+def _padded(pad: ir.Node, rank: int | None) -> list[int] | str:
+    """The zeros that a Pad adds before and after each spatial axis, or why a convolution cannot add them."""
     amounts = constant_array(pad.inputs[1]) if len(pad.inputs) > 1 else None
     if rank is None or amounts is None:
         return "not folded: its amounts are not constant"
-    fill = pad.inputs[2] if len(pad.inputs) > 2 else None
-    if fill is not None:
-        value = constant_array(fill)
-        if value is None or float(value.reshape(-1)[0]) != 0.0:
+    if len(pad.inputs) > 2 and pad.inputs[2] is not None:
+        fill = constant_array(pad.inputs[2])
+        if fill is None or float(fill.reshape(-1)[0]) != 0.0:
             return "not folded: it does not pad with zero"
-    before, after = [0] * (rank + 2), [0] * (rank + 2)
     axes = list(range(rank + 2))
     if len(pad.inputs) > 3 and pad.inputs[3] is not None:
         given = constant_array(pad.inputs[3])
@@ -66,18 +78,12 @@ def _fold(pad: ir.Node, conv: ir.Node) -> str | None:
     flat = [int(a) for a in amounts.reshape(-1)]
     if len(flat) != 2 * len(axes):
         return "not folded: its amounts do not fit its input"
+    before, after = [0] * (rank + 2), [0] * (rank + 2)
     for k, axis in enumerate(axes):
         before[axis], after[axis] = flat[k], flat[len(axes) + k]
     if any(before[:2]) or any(after[:2]) or min(before + after) < 0:
         return "not folded: it pads the batch or the channels, or cuts"
-    none = [0] * (2 * rank)
-    own = none if automatic == "VALID" else list(conv.attributes.get_ints("pads", none))
-    own = [a + b for a, b in zip(own, before[2:] + after[2:], strict=True)]
-    conv.attributes.pop("auto_pad", None)
-    conv.attributes["pads"] = ir.AttrInt64s("pads", own)
-    replace_value(pad.outputs[0], source)
-    remove_nodes([pad])
-    return None
+    return before[2:] + after[2:]
 
 
 def _spatial_rank(conv: ir.Node) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +101,27 @@ def _chains(model: ir.Model, wanted: Wanted) -> Iterator[tuple[Group, ir.Graph, 
 
 def _form(group: Group) -> _Form | None:
     """The operator's parameters, found by feeding the chain numbers; None where it does something else besides."""
+    normalized = _normalized(group)
+    if normalized is None:
+        return None
+    axis, dims = normalized
+    random = np.random.default_rng(0)
+    fed = [random.normal(0.0, spread, dims) for spread in _SPREADS]
+    wanted = _made(group, axis, fed)
+    if wanted is None:
+        return None
+    added = {scalar(value) for node in group.nodes if node.op_type in ("Add", "Max") for value in node.inputs}
+    for epsilon in sorted({0.0, *(number for number in added if number is not None and number > 0)}):
+        form = _fitted(axis, epsilon, fed, wanted)
+        if form is not None:
+            return form
+    return None
+
+
+def _normalized(group: Group) -> tuple[int, tuple[int, ...]] | None:
+    """The first axis that a chain normalizes over, and the sizes from there on; None where those are not the last ones,
+    all of known size.
+    """
     start, end = group.inputs[0], group.outputs[0]
     if start.shape is None or end.shape is None or len(end.shape) != len(start.shape):
         return None
@@ -110,25 +131,30 @@ def _form(group: Group) -> _Form | None:
     if not axes or axes != set(range(min(axes), rank)):
         return None
     dims = tuple(d for d in start.shape[min(axes) :] if isinstance(d, int))
-    if len(dims) != len(axes) or not 2 <= int(np.prod(dims)) <= _MOST:
-        return None
-    random = np.random.default_rng(0)
-    fed = [random.normal(0.0, spread, dims) for spread in _SPREADS]
+    known = len(dims) == len(axes) and 2 <= int(np.prod(dims)) <= _MOST
+    return (min(axes), dims) if known else None
+
+
+def _made(group: Group, axis: int, fed: Sequence[Floats]) -> Floats | None:
+    """What a chain makes of numbers (fed, dims); None where it cannot be computed, or is of another shape."""
+    start, end = group.inputs[0], group.outputs[0]
     made: list[Floats] = []
     for x in fed:
-        whole = x.reshape((1,) * min(axes) + dims)
+        whole = x.reshape((1,) * axis + x.shape)
         values = compute(list(group.nodes), {start: whole})
         result = values.get(end) if values is not None else None
         if result is None or result.shape != whole.shape:
             return None
-        made.append(result.reshape(dims))
-    wanted = np.stack(made)
-    added = {scalar(value) for node in group.nodes if node.op_type in ("Add", "Max") for value in node.inputs}
-    for epsilon in sorted({0.0, *(number for number in added if number is not None and number > 0)}):
-        normalized = np.stack([(x - x.mean()) / np.sqrt(x.var() + epsilon) for x in fed])
-        centred = normalized - normalized.mean(axis=0)
-        scale = (centred * (wanted - wanted.mean(axis=0))).sum(axis=0) / (centred**2).sum(axis=0)
-        bias = wanted.mean(axis=0) - scale * normalized.mean(axis=0)
-        if np.abs(scale * normalized + bias - wanted).max() <= _TOLERANCE * max(1.0, float(np.abs(wanted).max())):
-            return _Form(min(axes), epsilon, scale, bias)
-    return None
+        made.append(result.reshape(x.shape))
+    return np.stack(made)
+
+
+def _fitted(axis: int, epsilon: float, fed: Sequence[Floats], wanted: Floats) -> _Form | None:
+    """The scale and bias by which a normalization with some epsilon makes what is wanted; None where none do."""
+    normalized = np.stack([(x - x.mean()) / np.sqrt(x.var() + epsilon) for x in fed])
+    centred = normalized - normalized.mean(axis=0)
+    scale = (centred * (wanted - wanted.mean(axis=0))).sum(axis=0) / (centred**2).sum(axis=0)
+    bias = wanted.mean(axis=0) - scale * normalized.mean(axis=0)
+    furthest = np.abs(scale * normalized + bias - wanted).max()
+    fits = furthest <= _TOLERANCE * max(1.0, float(np.abs(wanted).max()))
+    return _Form(axis, epsilon, scale, bias) if fits else None

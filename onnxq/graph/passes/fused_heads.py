@@ -114,19 +114,27 @@ def is_plain_multi_head(node: ir.Node) -> bool:
         return False
     if is_read(node, 3) or (bias is not None and constant_array(bias) is None):
         return False
-    heads, known = node.attributes.get_int("num_heads", 0), []
-    for x, axes in ((query, (_FLAT,)), (key, (_FLAT, _BY_HEAD)), (value, (_FLAT, _BY_HEAD))):
-        if x is None or x.shape is None or len(x.shape) not in axes or not heads:
-            return False
-        size = x.shape[-1]
-        if not isinstance(size, int) or (len(x.shape) == _FLAT and size % heads):
-            return False
-        known.append(len(x.shape))
-    if known[1] != known[2] or (known[1] == _BY_HEAD and past[0]):
+    axes = _axes(node, (query, key, value))
+    if axes is None or axes[1] != axes[2] or (axes[1] == _BY_HEAD and past[0]):
         return False
     if node.attributes.get_int("unidirectional", 0) and not _as_long(query, key):
         return False  # how rows and columns are counted against each other is not said
     return is_plain_mask(mask, query) and not (past[0] and is_of_new_keys(mask, key))
+
+
+def _axes(node: ir.Node, given: Sequence[ir.Value | None]) -> list[int] | None:
+    """How many axes queries, keys and values have; None where these, or their columns, are not those of heads."""
+    heads, found = node.attributes.get_int("num_heads", 0), list[int]()
+    for index, x in enumerate(given):
+        if x is None or x.shape is None or not heads:
+            return None
+        axes, size = len(x.shape), x.shape[-1]
+        if axes != _FLAT and (axes != _BY_HEAD or index == 0):
+            return None
+        if not isinstance(size, int) or (axes == _FLAT and size % heads):
+            return None
+        found.append(axes)
+    return found
 
 
 def _as_long(query: ir.Value | None, key: ir.Value | None) -> bool:

@@ -151,16 +151,26 @@ def _before(array: AnyArray, step: ir.Node) -> AnyArray | None:
         perm: Sequence[int] = step.attributes.get_ints("perm", list(range(rank))[::-1])
         return np.ascontiguousarray(array.transpose(np.argsort(perm)))
     if step.op_type in ("Squeeze", "Unsqueeze"):
-        axes = squeezed_axes(step)
-        if axes is None:
-            return None
-        if step.op_type == "Unsqueeze":
-            return array.squeeze(axes) if all(array.shape[axis] == 1 for axis in axes) else None
-        sizes = iter(array.shape)
-        return array.reshape([1 if axis in axes else next(sizes) for axis in range(rank)])
+        return _before_squeeze(array, step, rank)
+    return _before_reshape(array, source, step.outputs[0])
+
+
+def _before_squeeze(array: AnyArray, step: ir.Node, rank: int) -> AnyArray | None:
+    """In front of a Squeeze or Unsqueeze, of a tensor of so many axes."""
+    axes = squeezed_axes(step)
+    if axes is None:
+        return None
+    if step.op_type == "Unsqueeze":
+        return array.squeeze(axes) if all(array.shape[axis] == 1 for axis in axes) else None
+    sizes = iter(array.shape)
+    return array.reshape([1 if axis in axes else next(sizes) for axis in range(rank)])
+
+
+def _before_reshape(array: AnyArray, source: ir.Value, target: ir.Value) -> AnyArray | None:
+    """In front of a Reshape that leaves channels last, or all axes of more than one element as they are."""
+    kept, made = _sizes(source), _sizes(target)
     if array.shape[-1] == array.size and source.shape is not None and source.shape[-1] == array.size:
-        return array.reshape((1,) * (rank - 1) + (-1,))  # channels last stay channels last
-    kept, made = _sizes(source), _sizes(step.outputs[0])
+        return array.reshape((1,) * (len(kept) - 1) + (-1,))
     if None in kept or [dim for dim in kept if dim != 1] != [dim for dim in made if dim != 1]:
         return None
     along = iter(size for size, dim in zip(array.shape, made, strict=True) if dim != 1)

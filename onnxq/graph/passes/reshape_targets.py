@@ -29,7 +29,8 @@ _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 _SAME = frozenset({"Identity", "Squeeze", "Unsqueeze"})
 """What gives a vector of sizes another shape at most."""
 _MOST = 32
-"""Elements of a vector, and steps back, looked at."""
+"""Elements of a vector, dimensions of a product and steps back that are looked at."""
+_TOP = (1 << 63) - 1
 
 
 def fold_targets(model: ir.Model) -> list[Note]:
@@ -45,11 +46,12 @@ def fold_targets(model: ir.Model) -> list[Note]:
         A note of how many, if any. What computed the targets stays, without a reader.
     """
     found: list[tuple[ir.Node, list[int]]] = []
+    vectors = _Vectors()
     for graph in all_graphs(model):
         for node in graph:
             if node.op_type != "Reshape" or node.domain != "" or len(node.inputs) < 2 or is_constant(node.inputs[1]):
                 continue
-            target = _target(node)
+            target = _target(node, vectors)
             if target is not None:
                 found.append((node, target))
     namer = Namer(model) if found else None
@@ -61,9 +63,9 @@ def fold_targets(model: ir.Model) -> list[Note]:
     return [Note("constants", "", f"{len(found)} computed targets of Reshape became constants")] if found else []
 
 
-def _target(node: ir.Node) -> list[int] | None:
+def _target(node: ir.Node, vectors: _Vectors) -> list[int] | None:
     """A target that means the same as what a Reshape reads; None where too little is known."""
-    sizes = _sizes(node.inputs[1], _MOST)
+    sizes = vectors.sizes(node.inputs[1])
     source = _dimensions(node.inputs[0])
     if sizes is None or not isinstance(node.graph, ir.Graph):
         return None
@@ -73,13 +75,17 @@ def _target(node: ir.Node) -> list[int] | None:
     target = [size[0] if size is not None and not size[1] else None for size in sizes]
     if any(number is not None and number < 1 for number in target):
         return None
+    if copies:
+        _copy(target, sizes, source or [])
+    return [-1 if number is None else number for number in target] if target.count(None) <= 1 else None
+
+
+def _copy(target: list[int | None], sizes: Sizes, source: Sizes) -> None:
+    """Take 0 for sizes that are not known and the same in the input, in place, until one is left."""
     unknown = [index for index, number in enumerate(target) if number is None]
-    if len(unknown) > 1 and copies:
-        for index in unknown[:]:
-            if len(unknown) > 1 and source is not None and index < len(source) and _same(sizes[index], source[index]):
-                target[index] = 0
-                unknown.remove(index)
-    return [-1 if number is None else number for number in target] if len(unknown) <= 1 else None
+    alike = [index for index in unknown if index < len(source) and _same(sizes[index], source[index])]
+    for index in alike[: len(unknown) - 1]:
+        target[index] = 0
 
 
 def _same(one: Size | None, other: Size | None) -> bool:
@@ -113,7 +119,8 @@ def _product(sizes: Sequence[Size | None] | None) -> Size | None:
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return None
-    return math.prod(size[0] for size in known), tuple(sorted(name for size in known for name in size[1]))
+    number, names = math.prod(size[0] for size in known), sorted(name for size in known for name in size[1])
+    return (number, tuple(names)) if abs(number) <= _TOP and len(names) <= _MOST else None
 
 
 def _dimensions(value: ir.Value | None) -> Sizes | None:
@@ -129,28 +136,61 @@ def _size(dim: int | ir.SymbolicDim) -> Size | None:
     return None if not dim.value else (1, (str(dim.value),))
 
 
-def _sizes(value: ir.Value | None, steps: int) -> Sizes | None:
-    """The elements of a vector of integers that is made of shapes and constants; None for any other."""
-    array = constant_array(value)
-    if array is not None:
-        small = array.dtype.kind == "i" and array.ndim <= 1 and array.size <= _MOST
-        return [(int(number), ()) for number in array.reshape(-1)] if small else None
-    node = value.producer() if value is not None else None
-    if value is None or node is None or node.domain != "" or steps == 0:
-        return None
-    if node.op_type == "Shape":
-        dims = _dimensions(node.inputs[0])
-        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", _MOST)
-        return None if dims is None else dims[start:end]
-    if node.op_type == "Concat":
-        parts = [_sizes(each, steps - 1) or _nothing(each) for each in node.inputs]
-        return [size for part in parts if part is not None for size in part] if None not in parts else None
-    first = _sizes(node.inputs[0], steps - 1)
-    if first is None:
-        return _nothing(value)
-    if node.op_type in _SAME or (node.op_type == "Cast" and value.dtype in _INTEGERS):
-        return first
-    return _picked(node, first) or _computed(node, first, steps) or _nothing(value)
+class _Vectors:
+    """Vectors of integers that are made of shapes and constants, each followed back once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[ir.Value, int], Sizes | None] = {}
+
+    def sizes(self, value: ir.Value | None, steps: int = _MOST) -> Sizes | None:
+        """The elements of a vector that is made so in so many steps; None for any other."""
+        if value is None:
+            return None
+        if (value, steps) not in self._found:
+            self._found[value, steps] = self._made(value, steps)
+        return self._found[value, steps]
+
+    def _made(self, value: ir.Value, steps: int) -> Sizes | None:
+        array = constant_array(value)
+        if array is not None:
+            small = array.dtype.kind == "i" and array.ndim <= 1 and array.size <= _MOST
+            return [(int(number), ()) for number in array.reshape(-1)] if small else None
+        node = value.producer()
+        if node is None or node.domain != "" or steps == 0:
+            return None
+        if node.op_type == "Shape":
+            dims = _dimensions(node.inputs[0])
+            start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", _MOST)
+            return None if dims is None else dims[start:end]
+        if node.op_type == "Concat":
+            return _joined([self.sizes(each, steps - 1) or _nothing(each) for each in node.inputs])
+        first = self.sizes(node.inputs[0], steps - 1) if node.inputs else None
+        if first is None:
+            return _nothing(value)
+        if node.op_type in _SAME or (node.op_type == "Cast" and value.dtype in _INTEGERS):
+            return first
+        return _picked(node, first) or self._computed(node, first, steps) or _nothing(value)
+
+    def _computed(self, node: ir.Node, sizes: Sizes, steps: int) -> Sizes | None:
+        """What is computed of the elements of vectors."""
+        if node.op_type == "ReduceProd" and (len(node.inputs) < 2 or node.inputs[1] is None or len(sizes) > 1):
+            return [_product(sizes)]
+        if node.op_type not in ("Max", "Mul") or len(node.inputs) != 2:
+            return None
+        other = self.sizes(node.inputs[1], steps - 1)
+        if other is None or len(other) != len(sizes):
+            return None
+        pairs = zip(sizes, other, strict=True)
+        if node.op_type == "Mul":
+            return [_product([one, two]) for one, two in pairs]
+        return [_largest(one, two) for one, two in pairs]
+
+
+def _joined(parts: Sequence[Sizes | None]) -> Sizes | None:
+    """What a Concat makes of vectors."""
+    known = [part for part in parts if part is not None]
+    whole = [size for part in known for size in part] if sum(map(len, known)) <= _MOST else None
+    return whole if len(known) == len(parts) else None
 
 
 def _nothing(value: ir.Value | None) -> Sizes | None:
@@ -175,21 +215,6 @@ def _picked(node: ir.Node, sizes: Sizes) -> Sizes | None:
         step = bounds[3] if len(bounds) > 3 else 1
         return sizes[bounds[0] : bounds[1] : step] if step > 0 else None
     return None
-
-
-def _computed(node: ir.Node, sizes: Sizes, steps: int) -> Sizes | None:
-    """What is computed of the elements of vectors."""
-    if node.op_type == "ReduceProd" and (len(node.inputs) < 2 or node.inputs[1] is None or len(sizes) > 1):
-        return [_product(sizes)]
-    if node.op_type not in ("Max", "Mul") or len(node.inputs) != 2:
-        return None
-    other = _sizes(node.inputs[1], steps - 1)
-    if other is None or len(other) != len(sizes):
-        return None
-    pairs = zip(sizes, other, strict=True)
-    if node.op_type == "Mul":
-        return [_product([one, two]) for one, two in pairs]
-    return [_largest(one, two) for one, two in pairs]
 
 
 def _largest(one: Size | None, two: Size | None) -> Size | None:

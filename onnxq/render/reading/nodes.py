@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxq.backend import Backend, Kind
+from onnxq.backend import Backend, Kind, OpRule
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant, only_reader
 from onnxq.plan import Edge, Kept, Plan
@@ -76,25 +76,35 @@ class _Found:
         rule = row(backend, node)
         if rule is not None and rule.kind is Kind.WEIGHT_ONLY:
             return f"{node.op_type} has no integer kernel on {backend.name}"
-        read = (
-            positions(rule, node) if rule is not None else [k for k, v in enumerate(node.inputs) if not is_constant(v)]
-        )
-        floats = [k for k in read if (v := node.inputs[k]) is not None and v.dtype in (None, ir.DataType.FLOAT)]
-        if any(Edge(node.name or "", k) not in self.edges and not self._is_passed(node.inputs[k]) for k in floats):
+        if not self._reads_quantized(node, rule):
             return "not all that it reads is quantized in the model given"
         needed = not backend.inputs_only and (rule is None or rule.needs_output(node))
-        functions = [_function_behind(value, backend) for value in self._open(node)]
-        ends = [f.outputs[0] if f is not None else v for f, v in zip(functions, self._open(node), strict=True)]
-        if needed and any(v.name not in self.tensors and (v.uses() or v.is_graph_output()) for v in ends):
+        functions = {value: _function_behind(value, backend) for value in self._open(node)}
+        ends = (value if f is None else f.outputs[0] for value, f in functions.items())
+        if needed and any(map(self._is_read_in_float, ends)):
             return "its output is not quantized in the model given"
-        self.between.update(function.name or "" for function in functions if function is not None)
+        self.between.update(function.name or "" for function in functions.values() if function is not None)
         if not needed and rule is not None and (rule.kind is Kind.MOVEMENT or rule.shares(node)):
             self.passed.update(value.name or "" for value in node.outputs)
         return ""
 
+    def _reads_quantized(self, node: ir.Node, rule: OpRule | None) -> bool:
+        """Whether all floats that a node reads are quantized: of one without a rule, all that are no constants."""
+        every = (position for position, value in enumerate(node.inputs) if not is_constant(value))
+        for position in positions(rule, node) if rule is not None else every:
+            value = node.inputs[position]
+            if value is None or value.dtype not in (None, ir.DataType.FLOAT):
+                continue
+            if Edge(node.name or "", position) not in self.edges and not self._is_passed(value):
+                return False
+        return True
+
     def _open(self, node: ir.Node) -> list[ir.Value]:
         """Outputs without a quantizer right behind them."""
         return [value for value in node.outputs if value.name not in self.tensors]
+
+    def _is_read_in_float(self, value: ir.Value) -> bool:
+        return value.name not in self.tensors and bool(value.uses() or value.is_graph_output())
 
     def _is_passed(self, value: ir.Value | None) -> bool:
         return value is not None and value.name in self.passed

@@ -146,31 +146,42 @@ def _quantizer(
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
     if (found := shifted(input_at(node, read))) is not None:
         zeros = found.points
-    if node.op_type == fake_quantize.NAME:
-        dtype = _fake_dtype(node)
-    elif node.op_type == nnie_quantize.NAME:
-        dtype = "log8"
-    else:
-        kind = zero_value.dtype if zero_value is not None else None
-        if node.op_type in ("DequantizeLinear", "Mul") or read:
-            kind = source.dtype
-        elif kind is None:
-            kind = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
-        bits = marked_bits(source)
-        dtype = str(kind).lower() if bits is None else f"{str(kind).lower().rstrip('0123456789')}{bits}"
-    many = scales is not None and scales.size > 1
+    dtype = _dtype(node, source, zero_value, read)
     if role == "weight" and dtype == "int32":
         role = "bias"
+    several = scales is not None and scales.size > 1
     return QuantizedTensor(
         tensor=source.name or "",
         role=role,
         dtype=dtype,
         scales=0 if scales is None else int(scales.size),
-        axis=(_axis(node, source, scales) if axis is None else axis) if many and scales is not None else None,
+        axis=(_axis(node, source, scales) if axis is None else axis) if several and scales is not None else None,
         scale=(float(scales.min()), float(scales.max())) if scales is not None and scales.size else None,
         zero_point=(int(zeros.min()), int(zeros.max())) if zeros is not None and zeros.size else None,
         readers=tuple(dict.fromkeys(reader.op_type for reader in readers)),
     )
+
+
+def _dtype(node: ir.Node, source: ir.Value, zero: ir.Value | None, read: int) -> str:
+    """The type of the integers, with the bits that a mark says of them.
+
+    Args:
+        node: the quantizer, or what reads integers.
+        source: the tensor.
+        zero: its zero point.
+        read: position of the tensor; a node that reads it elsewhere than first reads integers.
+    """
+    if node.op_type == fake_quantize.NAME:
+        return _fake_dtype(node)
+    if node.op_type == nnie_quantize.NAME:
+        return "log8"
+    kind = zero.dtype if zero is not None else None
+    if node.op_type in ("DequantizeLinear", "Mul") or read:
+        kind = source.dtype
+    elif kind is None:
+        kind = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
+    bits = marked_bits(source)
+    return str(kind).lower() if bits is None else f"{str(kind).lower().rstrip('0123456789')}{bits}"
 
 
 def _axis(node: ir.Node, source: ir.Value, scales: np.ndarray) -> int | None:

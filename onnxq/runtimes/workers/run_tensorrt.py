@@ -106,29 +106,39 @@ def _read(log: list[str], layers: dict[str, str]) -> dict[str, Any]:
     kernels = [found for line in lines if (found := _KERNEL.match(line))]
     if not kernels:
         raise SystemExit("the compiler's log has no list of kernels; another version of TensorRT-RTX?")
-    operands: dict[str, tuple[int, list[str]]] = {}
+    operands = _operands(kernels, layers)
     integer: list[str] = []
     floating: list[str] = []
     for kernel in kernels:
-        types = [str(t) for t in _DATATYPE.findall(kernel["operands"])]
-        rank = KERNELS.index(kernel["kind"]) if kernel["kind"] in KERNELS else -1
-        for layer in _LAYER.findall(kernel.string[kernel.end() :]):
-            if layer in layers and rank > operands.get(layer, (-2,))[0]:
-                operands[layer] = rank, types[:2]
         if "pool" in kernel["kind"].lower():
-            (integer if types[:1] == ["Int8"] else floating).append(f"kernel {kernel['name']}")
+            (integer if _types(kernel)[:1] == ["Int8"] else floating).append(f"kernel {kernel['name']}")
     rounding = sum("Roun" in kernel["name"] for kernel in kernels)
     remarks = [f"{len(kernels)} kernels, {rounding} of them round to integers"]
     for layer, kind in layers.items():
         if layer not in operands:
             remarks.append(f"{kind} {layer}: computed by the kernel of another layer")
             continue
-        types = operands[layer][1]
+        types = operands[layer]
         narrow = [t in NARROW for t in types]
         (integer if len(types) == 2 and all(narrow) else floating).append(f"{kind} {layer}")
         if any(narrow) and not all(narrow):
             remarks.append(f"{kind} {layer}: {' x '.join(types)}")
     return {"integer": integer, "floating": floating, "remarks": remarks}
+
+
+def _operands(kernels: list[re.Match[str]], layers: dict[str, str]) -> dict[str, list[str]]:
+    """Layer → the types of its two operands, in the kernel of the kind that tells most of it."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    for kernel in kernels:
+        rank = KERNELS.index(kernel["kind"]) if kernel["kind"] in KERNELS else -1
+        for layer in _LAYER.findall(kernel.string[kernel.end() :]):
+            if layer in layers and rank > found.get(layer, (-2,))[0]:
+                found[layer] = rank, _types(kernel)[:2]
+    return {layer: types for layer, (_, types) in found.items()}
+
+
+def _types(kernel: re.Match[str]) -> list[str]:
+    return [str(t) for t in _DATATYPE.findall(kernel["operands"])]
 
 
 if __name__ == "__main__":

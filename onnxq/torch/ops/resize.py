@@ -36,15 +36,7 @@ def _resize(node: ir.Node, inputs: Inputs, opset: int) -> tuple[Tensor]:
     """Computed in float32, as onnxruntime does: lengths and taps depend on how sizes and positions are rounded."""
     x = inputs[0]
     assert x is not None
-    if node.op_type == "Upsample" or opset < 11:
-        given, sizes = at(inputs, 1), None
-        scales = floats(node, "scales", []) if given is None else [float(n) for n in given.tolist()]
-        how = "asymmetric"
-    else:
-        scale_tensor, size_tensor = at(inputs, 2), at(inputs, 3)
-        scales = [] if scale_tensor is None else [float(n) for n in scale_tensor.tolist()]
-        sizes = None if size_tensor is None or not size_tensor.numel() else [int(n) for n in size_tensor.tolist()]
-        how = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or "half_pixel"
+    how, scales, sizes = _asked(node, inputs, opset)
     axes = [axis % x.ndim for axis in ints(node, "axes", range(x.ndim))]
     before = [x.shape[axis] for axis in axes]
     if sizes is None:
@@ -60,6 +52,21 @@ def _resize(node: ir.Node, inputs: Inputs, opset: int) -> tuple[Tensor]:
             where = _positions(how, size, length, float(scale))
             x = _along(node, x, axis, where, bool(scale < 1), opset)
     return (x,)
+
+
+def _asked(node: ir.Node, inputs: Inputs, opset: int) -> tuple[str, list[float], list[int] | None]:
+    """The coordinates that a Resize transforms by, and its scales, or its sizes where it has those."""
+    if node.op_type == "Upsample" or opset < 11:
+        given = at(inputs, 1)
+        return "asymmetric", floats(node, "scales", []) if given is None else _numbers(given), None
+    how = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or "half_pixel"
+    scales, sizes = at(inputs, 2), at(inputs, 3)
+    whole = None if sizes is None or not sizes.numel() else [int(n) for n in sizes.tolist()]
+    return how, [] if scales is None else _numbers(scales), whole
+
+
+def _numbers(given: Tensor) -> list[float]:
+    return [float(n) for n in given.tolist()]
 
 
 def _positions(how: str, size: int, length: int, scale: float) -> Tensor:

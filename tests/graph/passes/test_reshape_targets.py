@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
+from onnxq.graph.passes.reshape_targets import fold_targets
 from tests.contract import infer
 from tests.graph.helpers import build, i64, ops
 from tests.models import feeds_for
@@ -107,3 +110,23 @@ def test_no_samples() -> None:
     assert _target(model) == [-1, 6, 128]
     given = [{"x": np.zeros((0, 6, 8, 16), np.float32)}]
     assert infer(ir.to_proto(model), given, optimize=False)["y"][0].shape == (0, 6, 128)
+
+
+def test_random_numbers_stay_computed() -> None:
+    """What is made of no input is no size that is known."""
+    body = "r = RandomUniform <shape = [2], low = 1.0, high = 2.0> ()  t = Cast <to = 7> (r)"
+    model = load(build(f"g (float[B, 6] x) => (float[P, Q] y) {{ {body}  y = Reshape (x, t) }}"))
+    normalize(model)
+    assert _target(model) is None
+
+
+@pytest.mark.parametrize("step", ["Mul ({0}, {0})", "Concat <axis = 0> ({0}, {0})", "Max ({0}, {0})"])
+@pytest.mark.parametrize("place", ["zero", "one"])
+def test_a_chain_that_doubles_takes_no_longer_than_it_is(place: str, step: str) -> None:
+    chain = "  ".join(f"s{k + 1} = {step.format(f's{k}')}" for k in range(28))
+    body = f"d = Shape (x)  s0 = Gather (d, {place})  {chain}  g = Gather (s28, zero)"
+    text = f"g (float[B, 6] x) => (float[P, Q] y) {{ {body}  t = Concat <axis = 0> (g, rest)  y = Reshape (x, t) }}"
+    model = load(build(text, **NUMBERS))
+    start = time.process_time()
+    fold_targets(model)
+    assert time.process_time() - start < 1
