@@ -59,6 +59,7 @@ def test_what_stays_float_and_why(tmp_path: Path) -> None:
         quantize_weights(source, tmp_path / "q.onnx", exclude=["nothing"])
 
 
+@pytest.mark.usefixtures("speed_is_told")
 def test_bytes_are_multiplied_in_integers_and_a_slow_choice_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
