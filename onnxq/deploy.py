@@ -26,7 +26,7 @@ from onnxq.deploying.units import open_units
 from onnxq.errors import BackendError
 from onnxq.given.artifact import refuse_table
 from onnxq.given.fitted import fit_to_target
-from onnxq.given.not_taken import left_while_running, nothing_to_deploy
+from onnxq.given.not_taken import left_while_running, nothing_to_deploy, refuse_unread
 from onnxq.graph.files.as_it_came import given_size
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
@@ -99,10 +99,13 @@ def deploy(
     if path is not None:
         spare(beside=target.format_named(options.format).sidecars(path), model=model)
     given, source, lost = in_form(model, target, options)
+    refuse_unread(source)
     warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
     if not source.qparams:
         if isinstance(model, (str, os.PathLike)):
             refuse_table(Path(model), source.model, _TABLE)
+        raise nothing_to_deploy(source)
+    if not any(site.role == "activation" for site in source.plan.sites):
         raise nothing_to_deploy(source)
     adopted = _adopt(source, past_quantizers(given), target, options)
     if not adopted.plan.quantized:
