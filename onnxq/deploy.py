@@ -15,6 +15,7 @@ from pathlib import Path
 from onnxq.asked_scheme import for_given_numbers
 from onnxq.backend import Backend, Kind
 from onnxq.backend_choice import backend_named
+from onnxq.catalog import backends
 from onnxq.console.terminal import listed, plural
 from onnxq.deploying.bounds import Bounds, keep_bounds
 from onnxq.deploying.float_readers import with_float_readers
@@ -270,6 +271,7 @@ def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
     more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
     told = "; ".join(reasons[:_LISTED]) + more
     hint = f"Quantize the float model for {target.name}, or train with quantizers as onnxq writes them for it"
+    hint += _targets_of(given)
     multiplies = {rule.op.split(":")[0] for rule in target.rules.values() if rule.kind in (Kind.COMPUTE, Kind.PRODUCT)}
     if given.amiss or not multiplies & set(plan.quantized.values()):
         what = f"onnxq writes no quantizers for {target.name} like {len(refused)} of this model: {told}"
@@ -279,6 +281,14 @@ def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
         f"onnxq writes no quantizer{'' if one else 's'} for {target.name} like {len(refused)} of this model, and what "
         f"reads {'it' if one else 'them'} stays float: {told}"
     ]
+
+
+def _targets_of(given: GivenNumbers) -> str:
+    """Which targets have grids of the kind that this one has not; nothing where it has that."""
+    sites = (site for site in given.source.plan.sites if site.tensor in given.refused)
+    kinds = {given.source.qparams[site.name].spec.scheme for site in sites} - {given.target.activation.scheme}
+    names = [f"--backend {target.name}" for target in backends() if {target.activation.scheme} == kinds]
+    return f". Grids like these are those of {' or '.join(names)}" if names else ""
 
 
 def _truly_stored(plan: Plan) -> Plan:
