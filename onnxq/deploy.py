@@ -55,7 +55,8 @@ _FLOAT_WEIGHTS = "the model given has its weights in float"
 _ALIKE = 40.0
 """dB between a result and the model given, below which it is told what was left out."""
 _TABLE = (
-    "deploy reads no tables. Write it with --format fake-quantize, where its target has that, and deploy that model"
+    "deploy reads no tables, but quantizers in the model: onnxq writes them with --format fake-quantize, where the "
+    "table's target has that, aimet-onnx with to_onnx_qdq"
 )
 _FINER = "; the result rounds less often"
 

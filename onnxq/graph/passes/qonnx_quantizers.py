@@ -9,20 +9,18 @@ and FloatQuant.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.fake_quantize_function import DOMAIN, NAME, register
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.constants import constant_tensor
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import array_of, replace_nodes, set_constant
-from onnxq.qparams import QParams, quantize
-from onnxq.render import fake_quantize
-from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["read_quant_nodes"]
 
@@ -33,6 +31,15 @@ _FIRST_OPSET = 11
 _OPERANDS = 4
 """Data, scale, zero point, number of bits."""
 _WIDEST, _BIAS_BITS = 16, 32
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a FakeQuantize says: scale and zero point in a shape that broadcasts against its data, and attributes."""
+
+    scale: NDArray[np.float32]
+    zero_point: NDArray[np.float32]
+    attributes: dict[str, int]
 
 
 def read_quant_nodes(model: ir.Model) -> None:
@@ -48,23 +55,23 @@ def read_quant_nodes(model: ir.Model) -> None:
         inputs.remove(value)
     namer = Namer(model)
     for node in found:
-        numbers, data = _numbers(node), node.inputs[0]
-        if numbers is None or data is None or not isinstance(node.graph, ir.Graph):
+        call, data = _call(node), node.inputs[0] if node.inputs else None
+        if call is None or data is None or not isinstance(node.graph, ir.Graph):
             continue
-        arrays = fake_quantize.parameters(numbers, data)
         base = node.outputs[0].name or "quant"
-        scale, zero = (set_constant(node.graph, namer, f"{base}_{name}", array) for name, array in arrays.items())
-        made = fake_quantize.node(data, scale, zero, numbers.spec, node.name or namer.node(base))
-        replace_nodes([node], made)
-    fake_quantize.register(model)
+        scale = set_constant(node.graph, namer, f"{base}_scale", call.scale)
+        zero = set_constant(node.graph, namer, f"{base}_zero_point", call.zero_point)
+        name = node.name or namer.node(base)
+        replace_nodes([node], ir.node(NAME, [data, scale, zero], call.attributes, domain=DOMAIN, name=name))
+    register(model)
     used = {node.domain for node in all_nodes(model)}
     for domain in _DOMAINS:
         if domain not in used:
             model.opset_imports.pop(domain, None)
 
 
-def _numbers(node: ir.Node) -> QParams | None:
-    """Of a Quant node; None where it is none of what FakeQuantize says."""
+def _call(node: ir.Node) -> _Call | None:
+    """What a Quant node says; None where it is none of what FakeQuantize does."""
     if len(node.inputs) != _OPERANDS:
         return None
     scale, zero, width = (_array(value) for value in node.inputs[1:])
@@ -75,27 +82,29 @@ def _numbers(node: ir.Node) -> QParams | None:
     rounding = node.attributes.get_string("rounding_mode", "ROUND").upper()
     if not 2 <= bits <= _BIAS_BITS or rounding not in _ROUNDINGS or (narrow and not signed):
         return None
+    if scale.size > 1 and zero.size > 1 and scale.shape != zero.shape:
+        return None
     shape = np.broadcast_shapes(scale.shape, zero.shape)
-    axes = [k for k, size in enumerate(shape) if size != 1]
     data = node.inputs[0]
     rank = len(data.shape) if data is not None and data.shape is not None else len(shape)
+    axes = [k + rank - len(shape) for k, size in enumerate(shape) if size != 1]
     if len(axes) > 1 or len(shape) > rank or not (scale > 0).all():
         return None
-    grain = PerChannel(axes[0] + rank - len(shape)) if axes else PerTensor()
-    spec = QuantSpec(bits, signed, signed and not zero.any(), grain, narrow_range=narrow)
-    flat = (-1,) if axes else ()
-    scales = np.broadcast_to(scale, shape).astype(np.float32).reshape(flat)
-    numbers = QParams(spec, scales, np.broadcast_to(zero, shape).astype(np.int64).reshape(flat))
-    return numbers if bits <= _WIDEST else _as_bias(numbers, _array(data))
+    if bits > _WIDEST:
+        if not signed or zero.any() or not _fits(_array(data), scale, bits):
+            return None
+        bits, narrow = _BIAS_BITS, False
+    low = -(1 << (bits - 1)) + narrow if signed else 0
+    attributes = {"quant_min": low, "quant_max": (1 << (bits - signed)) - 1}
+    attributes |= {"axis": axes[0]} if axes else {}
+    full = tuple([-1 if k in axes else 1 for k in range(rank)]) if axes else ()
+    scales, zeros = (np.broadcast_to(array, shape).astype(np.float32).reshape(full) for array in (scale, zero))
+    return _Call(scales, zeros, attributes)
 
 
-def _as_bias(numbers: QParams, array: NDArray[Any] | None) -> QParams | None:
-    """Numbers of more than 16 bits in 32; None where that is not the same."""
-    spec = numbers.spec
-    wide = replace(numbers, spec=replace(spec, bits=_BIAS_BITS, narrow_range=False))
-    if array is None or not spec.symmetric:
-        return None
-    return wide if np.array_equal(quantize(array, wide), quantize(array, numbers)) else None
+def _fits(array: NDArray[Any] | None, scale: NDArray[Any], bits: int) -> bool:
+    """Whether a bias is a constant of which a grid of more than 16 bits cuts off nothing: one of 32 holds the same."""
+    return array is not None and bool((np.abs(array / scale) < (1 << (bits - 1)) - 1).all())
 
 
 def _array(value: ir.Value | None) -> NDArray[Any] | None:
