@@ -1,4 +1,4 @@
-"""Constants that a model given rounds while it runs, rounded once and for all: on a target that leaves them float, too.
+"""Weights that a model given rounds while it runs, rounded once and for all: on a target that leaves them float, too.
 
 Out of training, and of tools that keep float weights in front of their quantizers, a layer that a target computes in
 float would else have weights that the model given never computed with.
@@ -16,14 +16,14 @@ from onnxq.qparams import fake_quantize
 from onnxq.quantized import Quantized
 from onnxq.spec import Scheme
 
-__all__ = ["round_constants"]
+__all__ = ["round_weights"]
 
 _WIDEST = 16
 """Bits of integers of which float32 holds every multiple of a scale so that it rounds to the same again."""
 
 
-def round_constants(quantized: Quantized) -> None:
-    """Put constants on their grids, in place, where nothing reads them past their quantizers.
+def round_weights(quantized: Quantized) -> None:
+    """Put weights on their grids, in place, where nothing reads them past their quantizers.
 
     Args:
         quantized: as read from a model; no tensor has two grids.
@@ -32,7 +32,13 @@ def round_constants(quantized: Quantized) -> None:
     for site in quantized.plan.sites:
         value, numbers = constants.get(site.tensor), quantized.qparams[site.name]
         array = constant_array(value)
-        if value is None or array is None or array.dtype != np.float32 or numbers.spec.bits > _WIDEST:
+        if (
+            site.role != "weight"
+            or value is None
+            or array is None
+            or array.dtype != np.float32
+            or numbers.spec.bits > _WIDEST
+        ):
             continue
         if numbers.spec.scheme is not Scheme.UNIFORM or value.is_graph_output():
             continue
