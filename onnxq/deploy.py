@@ -16,6 +16,7 @@ from pathlib import Path
 from onnxq.asked_scheme import for_given_numbers
 from onnxq.backend import Backend, Kind
 from onnxq.backend_choice import backend_named
+from onnxq.catalog import backends
 from onnxq.console.terminal import listed, plural
 from onnxq.deploying.bounds import Bounds, keep_bounds
 from onnxq.deploying.float_readers import with_float_readers
@@ -26,7 +27,7 @@ from onnxq.deploying.source import in_form, past_quantizers
 from onnxq.errors import BackendError
 from onnxq.given.artifact import refuse_table
 from onnxq.given.fitted import fit_to_target
-from onnxq.given.not_taken import left_while_running, nothing_to_deploy
+from onnxq.given.not_taken import left_while_running, nothing_to_deploy, refuse_unread
 from onnxq.graph.files.as_it_came import given_size
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size
@@ -53,7 +54,8 @@ _FLOAT_WEIGHTS = "the model given has its weights in float"
 _ALIKE = 40.0
 """dB between a result and the model given, below which it is told what was left out."""
 _TABLE = (
-    "deploy reads no tables. Write it with --format fake-quantize, where its target has that, and deploy that model"
+    "deploy reads no tables, but quantizers in the model: onnxq writes them with --format fake-quantize, where the "
+    "table's target has that, aimet-onnx with to_onnx_qdq"
 )
 _FINER = "; the result rounds less often"
 
@@ -98,10 +100,13 @@ def deploy(
     if path is not None:
         spare(beside=target.format_named(options.format).sidecars(path), model=model)
     given, source, lost = in_form(model, target, options)
+    refuse_unread(source)
     warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
     if not source.qparams:
         if isinstance(model, (str, os.PathLike)):
             refuse_table(Path(model), source.model, _TABLE)
+        raise nothing_to_deploy(source)
+    if not any(site.role == "activation" for site in source.plan.sites):
         raise nothing_to_deploy(source)
     adopted = _adopt(source, past_quantizers(given), target, options)
     if not adopted.plan.quantized:
@@ -259,6 +264,7 @@ def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
     more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
     told = "; ".join(reasons[:_LISTED]) + more
     hint = f"Quantize the float model for {target.name}, or train with quantizers as onnxq writes them for it"
+    hint += _targets_of(given)
     multiplies = {rule.op.split(":")[0] for rule in target.rules.values() if rule.kind in (Kind.COMPUTE, Kind.PRODUCT)}
     if given.amiss or not multiplies & set(plan.quantized.values()):
         what = f"onnxq writes no quantizers for {target.name} like {len(refused)} of this model: {told}"
@@ -268,6 +274,14 @@ def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
         f"onnxq writes no quantizer{'' if one else 's'} for {target.name} like {len(refused)} of this model, and what "
         f"reads {'it' if one else 'them'} stays float: {told}"
     ]
+
+
+def _targets_of(given: GivenNumbers) -> str:
+    """Which targets have grids of the kind that this one has not; nothing where it has that."""
+    sites = (site for site in given.source.plan.sites if site.tensor in given.refused)
+    kinds = {given.source.qparams[site.name].spec.scheme for site in sites} - {given.target.activation.scheme}
+    names = [f"--backend {target.name}" for target in backends() if {target.activation.scheme} == kinds]
+    return f". Grids like these are those of {' or '.join(names)}" if names else ""
 
 
 def _truly_stored(plan: Plan) -> Plan:

@@ -276,6 +276,20 @@ def test_errors_come_before_the_work(quantized: onnxq.Quantized) -> None:
         onnxq.finetune(classifier(), feeds_for(classifier()), teacher=classifier())
 
 
+def test_weights_in_blocks_are_named() -> None:
+    text = "(float[2, 8] x) => (float[2, 4] y) {{ {0} y = MatMul (x, {1}) }}"
+    blocks = build(
+        text.format("d = DequantizeLinear <axis = 0, block_size = 4> (w, s)", "d"),
+        opset=21,
+        ir_version=10,
+        w=np.ones((8, 4), np.int8),
+        s=np.ones((2, 4), np.float32),
+    )
+    plain = build(text.format("", "w"), w=normal(8, 4))
+    with pytest.raises(ModelError, match=r"it quantizes with 1 DequantizeLinear, in a way that is not trained"):
+        onnxq.finetune(blocks, feeds_for(plain), teacher=plain, steps=1)
+
+
 def test_a_teacher_of_other_shapes_is_named_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxq.torch import distill as module
 

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.deploying.apart import apart
 from onnxq.deploying.border import with_border
+from onnxq.deploying.rounded import round_weights
 from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
 from onnxq.graph.foreign import infer_foreign
@@ -80,6 +81,7 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
     notes = _still_true(done, found.model)
     infer_shapes(found.model)
     found = apart(with_border(unfolded(replace(found, notes=(*notes, *found.notes)))))
+    round_weights(found)
     formed = _rewritten(found, target, options)
     refuse = target.format_named(options.format).refuses
     if refuse is not None:

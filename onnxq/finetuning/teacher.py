@@ -25,12 +25,21 @@ def teacher_of(given: Quantized, prepared: Prepared) -> ir.Model:
         ModelError: it is quantized, or another model than the one that was, or the one to train is not quantized.
     """
     if not given.qparams:
-        raise ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
+        raise _nothing_to_train(given)
     if carried := quantizing(prepared.model):
         raise not_the_model_quantized(f"it is quantized itself: {counts(carried)}")
     teacher = prepared.for_target(given.backend, Options()).model
     _require_same_names(given.model, teacher)
     return teacher
+
+
+def _nothing_to_train(given: Quantized) -> ModelError:
+    """The error for a model of which no quantizer was read."""
+    left = quantizing(given.model)
+    if not left:
+        return ModelError("the model carries no quantizers", hint="Quantize it first, with 'onnxq quantize'")
+    what = f"it quantizes with {counts(left)}, in a way that is not trained: in blocks, say, or while it runs"
+    return ModelError(what, where="the quantized model", hint="Quantize the float model with 'onnxq quantize'")
 
 
 def features_of(given: Quantized, teacher: ir.Model) -> list[str]:

@@ -28,6 +28,8 @@ __all__ = ["fold_into_quantized"]
 
 _NORM = "BatchNormalization"
 _PASS = "fold_into_quantized"
+_BIAS = 2
+"""Position of a layer's bias."""
 
 
 def fold_into_quantized(
@@ -91,7 +93,7 @@ class _Sites:
             for edge in site.readers:
                 if edge.index == 1:
                     self._weights.setdefault(edge.node, site.name)
-                if site.role == "bias":
+                if site.role == "bias" or edge.index == _BIAS:  # also one of few bits, as Brevitas has
                     self._biases.setdefault(edge.node, []).append(site.name)
 
     def of_weight(self, layer: Layer) -> Site | None:

@@ -16,18 +16,31 @@ from onnxq.integer_operators import PACKED, QUANTIZERS, WHILE_RUNNING, is_in_int
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
 
-__all__ = ["left_while_running", "nothing_to_deploy"]
+__all__ = ["left_while_running", "nothing_to_deploy", "refuse_unread"]
 
 _REASONS = 2
 """That an error tells."""
 _KNOWN = (*STANDARD, MICROSOFT)
-_READ = "onnxq reads QuantizeLinear and DequantizeLinear of integers"
+_READ = "onnxq reads QuantizeLinear and DequantizeLinear of integers, and Quant of QONNX with constant operands"
 _INSTEAD = {
-    "qonnx": "Export it with Brevitas' export_onnx_qcdq, or convert it with 'qonnx-convert MODEL' of the package qonnx",
+    "qonnx": "Export it with Brevitas' export_onnx_qcdq, which writes most of them with QuantizeLinear",
     "onnx.brevitas": "Export it with Brevitas' export_onnx_qcdq",
     "org.openvinotoolkit": "Give the model with QuantizeLinear: of onnxq's own, that is written with --format qdq",
 }
 """What to do with models that quantize with operators of other domains, by how these begin."""
+_NOWHERE = ("qonnx", "onnx.brevitas")
+"""What domains begin with that no runtime has."""
+
+
+def refuse_unread(source: Quantized) -> None:
+    """Refuse a model with quantizers of domains that no runtime has, of which onnxq has not read all.
+
+    Raises:
+        BackendError: there are such; they are named.
+    """
+    nodes = list(all_nodes(source.model))
+    if any(node.domain.startswith(_NOWHERE) for node in nodes):
+        raise _unread(nodes, source.backend.name)
 
 
 def left_while_running(source: Quantized, form: Format) -> list[str]:
@@ -92,9 +105,10 @@ def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendErr
 
 def _unread(nodes: Sequence[ir.Node], target: str) -> BackendError:
     """The error for a model of which no quantizer was read: there is none, or only such as onnxq does not know."""
-    left = [node for node in nodes if _is_quantizer(node)]
+    left = [node for node in nodes if _is_quantizer(node) or node.domain.startswith(_NOWHERE)]
     if not left:
         return BackendError("the model carries no quantizers", hint="Use 'onnxq quantize' for a float model")
+    left = [node for node in left if node.domain.startswith(_NOWHERE)] or left
     found = counts(map(full_type, left))
     known = (do for node in left for start, do in _INSTEAD.items() if node.domain.startswith(start))
     do = next(known, f"Export it with those, or quantize the float model for {target}")

@@ -121,3 +121,22 @@ def test_what_one_kind_of_operator_has_no_grid_for_keeps_those_float_not_the_mod
     assert [said for said in made.verification.warnings if "what reads it stays float" in said]
     with pytest.raises(BackendError, match="its zero point is 120"):
         onnxq.deploy(upsampled(), backend="tensorrt")
+
+
+def test_targets_that_have_such_grids_are_named() -> None:
+    """A model of 8-bit floating point, as ModelOpt writes it, for the TensorRT of integers."""
+    model = build(
+        """(float[1, 8] x) => (float[1, 4] y) {
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            wq = QuantizeLinear (w, t, z)  wd = DequantizeLinear (wq, t, z)
+            y = MatMul (xd, wd)
+        }""",
+        opset=21,
+        ir_version=10,
+        s=f32(0.01),
+        t=f32(0.01),
+        z=np.zeros((), ml_dtypes.float8_e4m3fn),
+        w=normal(8, 4),
+    )
+    with pytest.raises(onnxq.OnnxqError, match=r"its grid is float8.*those of --backend tensorrt_fp8"):
+        onnxq.deploy(model, backend="tensorrt")

@@ -75,10 +75,19 @@ def test_microsoft_quantizers() -> None:
     assert "new" in result.quantized.plan.quantized
 
 
-def test_qonnx_quant_is_named() -> None:
-    """onnxruntime does not know the operator: recognised, or an error that names it."""
-    with pytest.raises(ExecutionError, match=r"qonnx\.custom_op\.general.*Quant"):
-        quantize(*g13.qonnx_quant(), options=ALL)
+def test_qonnx_quant_is_not_quantized_again() -> None:
+    """onnxruntime does not know the operator: it is written as a function that onnxruntime runs."""
+    model, feeds = g13.qonnx_quant()
+    result = quantize(model, feeds, options=ALL)
+    (kept,) = (kept for kept in result.plan.kept_float if kept.op == "Conv")
+    assert "already quantized" in kept.reason
+
+
+def test_qonnx_trunc_is_named() -> None:
+    model, feeds = g13.qonnx_quant()
+    next(node for node in model.graph.node if node.op_type == "Quant").op_type = "Trunc"
+    with pytest.raises(ExecutionError, match=r"qonnx\.custom_op\.general.*Trunc"):
+        quantize(model, feeds, options=ALL)
 
 
 @pytest.mark.parametrize("form", ["qdq", "fake-quantize"])

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
+import onnxq
 from onnxq.backends.onnxruntime import BACKEND
 from onnxq.given.fold_quantized import fold_into_quantized
 from onnxq.graph.files.load_named import load_named
@@ -17,6 +19,7 @@ from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.reading.read import read
+from tests.contract import infer
 from tests.models import build, f32, images, normal
 
 NORM: dict[str, Any] = {
@@ -168,3 +171,37 @@ def test_powers_of_two_are_folded_only_into_powers_of_two(exact: bool) -> None:
     else:
         assert "no longer be powers of two" in str(notes[0])
         assert made == numbers
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_the_grid_of_a_bias_is_none_of_the_folded_one(bits: int) -> None:
+    """Brevitas quantizes biases to 8 bits, too: folded, they reach farther than that grid."""
+    kind = np.dtype(f"int{bits}").type
+    model = build(
+        """(float[1, 3, 6, 6] x) => (float[1, 4, 4, 4] y) {
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear (w, t, p)  bd = DequantizeLinear (b, u)
+            c = Conv (xd, wd, bd)
+            n = BatchNormalization (c, gamma, beta, mean, var)
+            nq = QuantizeLinear (n, v, z)  y = DequantizeLinear (nq, v, z)
+        }""",
+        s=f32(0.03),
+        z=np.uint8(128),
+        w=np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8),
+        t=f32(0.01),
+        p=np.int8(0),
+        b=np.array([100, -100, 50, 0], kind),
+        u=f32(0.001),
+        v=f32(0.1),
+        gamma=f32([1.5, 0.5, -1, 1]),
+        beta=f32([3, -2, 1, 0.5]),
+        mean=f32([0.1, -0.2, 0, 0.3]),
+        var=f32([1, 0.5, 2, 1]),
+    )
+    feeds = images(1, 3, 6, 6)
+    want = infer(model, feeds, optimize=False)["y"]
+    for made in (onnxq.read(model), onnxq.deploy(model, backend="qnn")):
+        assert not [node for node in made.model.graph if node.op_type == "BatchNormalization"]
+        got = infer(ir.to_proto(made.rendered()), feeds, optimize=False)["y"]
+        for a, b in zip(want, got, strict=True):
+            assert np.abs(a - b).max() < 0.11, "at most one step"

@@ -14,7 +14,7 @@ from onnxq import BackendError
 from onnxq.graph.files.load import load
 from onnxq.integer_operators import quantizing
 from onnxq.weight_only import quantize_weights
-from tests.models import build, images, normal
+from tests.models import build, f32, images, normal
 
 
 def embedding() -> onnx.ModelProto:
@@ -109,6 +109,20 @@ def test_packed_tables_are_not_quantized_again(tmp_path: Path) -> None:
     onnx.save(embedding(), tmp_path / "m.onnx")
     quantize_weights(tmp_path / "m.onnx", tmp_path / "w.onnx", bits=4, format="matmulnbits")
     assert sorted(quantizing(load(tmp_path / "w.onnx"))) == ["GatherBlockQuantized", "MatMulNBits"]
+
+
+@pytest.mark.parametrize("backend", ["qnn", "tensorrt", "onnxruntime"])
+def test_weights_alone_are_said_first(backend: str) -> None:
+    """A zero point that the target has not is no reason where it needs scales of activations in any case."""
+    model = build(
+        "(float[2, 8] x) => (float[2, 4] y) { d = DequantizeLinear (w, s, z)  y = MatMul (x, d) }",
+        w=np.arange(32, dtype=np.int8).reshape(8, 4),
+        s=f32(0.1),
+        z=np.int8(-1),
+    )
+    assert f"only weights are quantized in the model (1 constant with scales), and {backend} needs" in refused(
+        model, backend
+    )
 
 
 def test_one_table_is_one(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from onnxq.graph.files.origin import note_files
 from onnxq.graph.files.other_kinds import other_kind
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
 from onnxq.graph.passes.constants import constant_tensor
+from onnxq.graph.passes.qonnx_quantizers import read_quant_nodes
 from onnxq.graph.passes.runtime_operators import expand_runtime_operators
 from onnxq.graph.traverse import with_subgraphs
 
@@ -38,7 +39,7 @@ def load(source: ModelSource, *, again: bool = False) -> ir.Model:
     External data stays on disk and is read when needed; only its presence and length are checked. Constant nodes whose
     numbers are external become initializers. Sparse initializers and sparse constants become dense. Nodes out of order
     are sorted, with a warning in the log. Operators that onnxruntime alone has in the standard domain are written with
-    those of ONNX.
+    those of ONNX, and quantizers of QONNX as onnxq's.
 
     Args:
         source: a path (``.onnx``, or any form that ``onnx.load`` knows by its suffix), a serialized model, a
@@ -87,6 +88,7 @@ def load(source: ModelSource, *, again: bool = False) -> ir.Model:
     check_forms(model)
     _mend_declarations(model)
     expand_runtime_operators(model)
+    read_quant_nodes(model)
     return model
 
 

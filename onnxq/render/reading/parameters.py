@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, is_constant, is_stored
 from onnxq.integer_operators import BORDER
 from onnxq.qparams import QParams
 from onnxq.ranged import from_range
@@ -45,6 +45,9 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
         node: the quantizer.
         dtype: of its integers, where it has no zero point that tells.
 
+    Returns:
+        The numbers. Scales of stored integers may be below 0, see :func:`onnxq.render.reading.mirrored.mirrored`.
+
     Raises:
         ModelError: see :func:`onnxq.render.reading.sound_numbers.check_numbers`.
     """
@@ -69,7 +72,9 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
         if points.any():
             return f"the zero point of '{node.name}' is not 0: left as it is"
         spec = replace(spec, scheme=Scheme.FLOAT8)
-    check_numbers(node, spec, scale, points, stored=node.op_type == "DequantizeLinear")
+    stored = node.op_type == "DequantizeLinear"
+    either = stored and is_stored(value) and spec.scheme is Scheme.UNIFORM
+    check_numbers(node, spec, np.abs(scale) if either else scale, points, stored=stored)
     return QParams(spec, scale.astype(np.float32), points)
 
 

@@ -34,6 +34,7 @@ from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
 from onnxq.render.reading.clipped_integers import bounded, store_clipped
 from onnxq.render.reading.found import Found, role_of_constant, sites_of
+from onnxq.render.reading.mirrored import mirrored
 from onnxq.render.reading.moved_constants import is_moved, move_constant
 from onnxq.render.reading.nodes import sort_nodes
 from onnxq.render.reading.parameters import (
@@ -158,6 +159,7 @@ class _Reader:
         else:
             qparams = as_marked(bounded(qparams, stored), stored, array)
             qparams = narrowed(qparams, stored, array, widened=stored is not dq.inputs[0])
+            array, qparams = mirrored(array, qparams)
         self._lift(stored, array, qparams, dq.outputs[0], tuple(dq.inputs))
 
     def _shifted(self, dq: ir.Node, found: Shifted) -> None:
@@ -169,7 +171,8 @@ class _Reader:
         if numbers is None:
             self.notes.append(f"read: '{dq.name}' has other zero points than scales: left as it is")
             return
-        self._lift(found.stored, array, as_marked(numbers, found.stored, array), dq.outputs[0], tuple(dq.inputs))
+        array, numbers = mirrored(array, as_marked(numbers, found.stored, array))
+        self._lift(found.stored, array, numbers, dq.outputs[0], tuple(dq.inputs))
 
     def _unpacked(self, node: ir.Node) -> None:
         """Integers times a scale: the weight of a float layer, unpacked when the model is loaded."""

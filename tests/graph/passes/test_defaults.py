@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -59,6 +60,42 @@ def test_all_initializers_listed_is_an_exporter_that_still_lists_them() -> None:
     kept = load(made)
     assert [note.node for note in drop_initializer_inputs(kept)] == ["w"]
     assert [value.name for value in kept.graph.inputs] == ["x", "w"]
+
+
+def of_layers(*listed: str) -> onnx.ModelProto:
+    """Two layers, one with a quantized weight, and a Mul: as Brevitas exports, where all parameters are listed."""
+    shapes = {"b": "4", "v": "4, 4, 1, 1", "a": "4"}
+    inputs = "".join(f", float[{shapes[name]}] {name}" for name in listed)
+    return build(
+        f"""g (float[1, 4, 4, 4] x{inputs}) => (float[1, 4, 4, 4] y) {{
+            w = DequantizeLinear <axis = 0> (codes, scales)
+            h = Conv (x, w, b)  k = Mul (h, c)  y = Conv (k, v, a)
+        }}""",
+        ir_version=8,
+        opset=17,
+        codes=np.arange(16, dtype=np.int8).reshape(4, 4, 1, 1),
+        scales=np.full(4, 0.1, np.float32),
+        b=random(4, seed=1),
+        c=np.float32(2.0).reshape(1, 1),
+        v=random(4, 4, 1, 1, seed=2),
+        a=random(4, seed=3),
+    )
+
+
+def test_parameters_of_all_layers_listed_is_an_exporter_too() -> None:
+    made = of_layers("b", "v", "a")
+    model = load(made)
+    drop_initializer_inputs(model)
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    feeds = {"x": random(1, 4, 4, 4)}
+    assert (run(ir.serde.serialize_model(model), feeds)[0] == run(made, feeds)[0]).all()
+
+
+@pytest.mark.parametrize("listed", [("b",), ("v", "a"), ("b", "v")])
+def test_parameters_of_some_layers_are_defaults(listed: tuple[str, ...]) -> None:
+    model = load(of_layers(*listed))
+    drop_initializer_inputs(model)
+    assert [value.name for value in model.graph.inputs] == ["x", *listed]
 
 
 @pytest.mark.parametrize("opset", [17, 20])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
@@ -70,3 +71,14 @@ def test_bounds_that_are_computed_are_left() -> None:
     model.graph.input.append(onnx.helper.make_tensor_value_info("high", onnx.TensorProto.INT8, []))
     with pytest.raises(onnxq.OnnxqError):
         onnxq.deploy(model, backend="academic")
+
+
+def test_what_was_read_is_at_an_opset_that_has_its_integers() -> None:
+    """Weights of 4 bits in 8 exist from opset 10 on, integers of 4 bits from 21."""
+    model = clipped(-7, 7, quantizes=False)
+    back = onnxq.read(model)
+    assert back.model.opset_imports[""] == 21
+    assert onnxq.read(clipped(-127, 127, quantizes=False)).model.opset_imports[""] == 17
+    want, got = (infer(m, FEEDS, optimize=False)["y"] for m in (model, ir.to_proto(back.rendered())))
+    for a, b in zip(want, got, strict=True):
+        assert np.abs(a - b).max() <= 0.0501, "at most one step"
