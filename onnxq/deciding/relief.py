@@ -61,7 +61,7 @@ def costly_in_integers(
 
     Args:
         pieces: names of nodes, see :func:`onnxq.deciding.cheap_pieces.cheap_in_float`.
-        measure: nodes kept float → SQNR in dB of each float output.
+        measure: nodes kept float → SQNR in dB of each float output; all of them are asked for first.
         advance: told how many groups are done, none of them after each of the two measurements that come first.
         most: groups to measure, at most; neighbours are measured together where there are more pieces.
         cause: the reason that is given, ``{}`` standing for the output and its dB.
@@ -75,9 +75,9 @@ def costly_in_integers(
     names = [name for piece in by_first.values() for name in piece]
     if not names:
         return {}
-    now = measure(())
-    advance(0)
     best = measure(names)
+    advance(0)
+    now = measure(())
     advance(0)
     hurt = _gaining(now, best)
     found: dict[str, str] = {}

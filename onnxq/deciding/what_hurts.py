@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 
 import onnx_ir as ir
@@ -103,18 +104,21 @@ def to_relieve(decider: Decider, quantized: Quantized, judges: Collection[str]) 
         tried = {TIED: [(name,) for name in concats], AMPLIFIED: amplified_tails(model, plan, decider.target)}
     tried = {cause: pieces for cause, pieces in tried.items() if pieces}
     reasons: dict[str, str] = {}
-    if not tried or not samples:
-        return reasons
-    measured = _measure(decider, quantized, decider.without, samples, judges)
-
-    def measure(kept: Iterable[str]) -> dict[str, float]:
-        return measured({*reasons, *kept})
-
-    for cause, pieces in tried.items():
+    for cause, pieces in tried.items() if samples else ():
+        relieved = [*reasons, *(name for piece in pieces for name in piece)]
+        measured = _measure(decider, decider.without(relieved), decider.without, samples, judges)
+        measure = partial(_besides, measured, tuple(reasons))
         total = len(groups([p[0] for p in pieces], most))
         with decider.reporter.phase(SEARCH, total=total, unit="groups") as advance:
             reasons.update(costly_in_integers(pieces, measure, advance, most=most, cause=cause))
     return reasons
+
+
+def _besides(
+    measure: Callable[[Iterable[str]], dict[str, float]], before: Sequence[str], nodes: Iterable[str]
+) -> dict[str, float]:
+    """What is measured with some nodes changed besides others."""
+    return measure([*before, *nodes])
 
 
 def to_widen(
@@ -126,7 +130,8 @@ def to_widen(
     if model is None:
         return decider.model, {}
     wider = decider.at(model)
-    measure = _measure(decider, wider.with_wide(()), wider.with_wide, samples, judges)
+    widened = wider.with_wide([name for piece in pieces for name in piece])
+    measure = _measure(decider, widened, wider.with_wide, samples, judges)
     with decider.reporter.phase(SEARCH, total=len(groups([p[0] for p in pieces], most)), unit="groups") as advance:
         return model, costly_in_integers(pieces, measure, advance, most=most, cause=NARROW, tied=False)
 
@@ -204,7 +209,7 @@ def _measure(
 
     Args:
         decider: what made the result.
-        base: a model from which the changed ones differ in few nodes.
+        base: a model from which the changed ones differ in few nodes: what they have in common is run once.
         changed: nodes → the model with these changed.
         samples: to run on.
         judges: names of the outputs that count; None: all.

@@ -190,4 +190,4 @@ def test_the_measurements_before_the_first_group_show_that_it_goes_on() -> None:
         return {"y": 35.0 if "a" in names else 10.0}
 
     assert costly_in_integers([("a",), ("b",)], measure, told.append).keys() == {"a"}
-    assert told[:6] == [set(), 0, {"a", "b"}, 0, {"b"}, 1]
+    assert told[:6] == [{"a", "b"}, 0, set(), 0, {"b"}, 1]
