@@ -58,6 +58,7 @@ class Case:
         refuse: an error with these words (a regular expression) is right; empty where only a result is.
         way: how the model is given.
         theirs: why onnxruntime's quantizer cannot be asked for it; empty where it can.
+        same: makes a model that computes the same, where onnxruntime does not run the one given.
     """
 
     group: str
@@ -72,6 +73,7 @@ class Case:
     refuse: str = ""
     way: Way = "memory"
     theirs: str = ""
+    same: Callable[[], onnx.ModelProto] | None = None
 
 
 CASES: list[Case] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
+
 import numpy as np
 
 from tests.cases.case import Given, case
@@ -181,7 +183,24 @@ def convinteger_inside() -> Given:
     return Given(model, images(1, 3, 8, 8))
 
 
-@case("G13")
+def quant_in_floats() -> onnx.ModelProto:
+    """What `qonnx_quant` computes."""
+    return build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {
+            d = Div (x, s)
+            r = Round (d)
+            c = Clip (r, low, high)
+            h = Mul (c, s)
+            y = Conv (h, w)
+        }""",
+        s=f32(0.1),
+        low=f32(-127),
+        high=f32(127),
+        w=normal(4, 3, 3, 3),
+    )
+
+
+@case("G13", same=quant_in_floats)
 def qonnx_quant() -> Given:
     """A Quant operator of QONNX, which onnxruntime does not know: written as one that it does."""
     model = build(

@@ -135,7 +135,7 @@ def _judge_result(case: Case, reference: onnx.ModelProto, feeds: Feeds, output: 
         {n: a.astype(helper.tensor_dtype_to_np_dtype(types[n])) for n, a in s.items() if n in types} for s in feeds
     ]
     try:
-        expected = infer(reference, feeds, optimize=False)
+        expected = infer(reference if case.same is None else case.same(), feeds, optimize=False)
     except Exception as error:
         raise _FoundError("invalid file", f"a result of a model that does not run: {_line(str(error))}") from None
     _judge_interface(reference, result)
