@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx
-
 import numpy as np
+import onnx
 
 from tests.cases.case import Given, case
 from tests.models import build, f32, feeds_for, images, normal
