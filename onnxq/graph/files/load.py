@@ -20,9 +20,9 @@ from onnxq.graph.files.map_types import refuse_maps
 from onnxq.graph.files.one_form import settle
 from onnxq.graph.files.origin import note_files
 from onnxq.graph.files.other_kinds import other_kind
+from onnxq.graph.files.qonnx import read_quant_nodes
 from onnxq.graph.files.structure import check_definitions, check_structure, sort
 from onnxq.graph.passes.constants import constant_tensor
-from onnxq.graph.passes.qonnx_quantizers import read_quant_nodes
 from onnxq.graph.passes.runtime_operators import expand_runtime_operators
 from onnxq.graph.traverse import with_subgraphs
 
