@@ -158,7 +158,8 @@ def _operators(model: ir.Model, options: Options) -> list[Finding]:
             found.append(Finding("error", where, "is a custom operator that onnxruntime does not know", hint))
     if quantized := quantizing(model):
         what = f"the model is quantized in part already: {counts(quantized)}"
-        found.append(Finding("warning", "model", what, "Give the float model for the best result."))
+        hint = "Give the float model for the best result; 'onnxq deploy' writes this one for a target as it is."
+        found.append(Finding("warning", "model", what, hint))
     return found
 
 

@@ -182,6 +182,7 @@ def test_a_model_that_is_quantized_already() -> None:
     found = only(check(pairs.quantized_model()), "quantized in part already")
     assert found.level == "warning"
     assert "2 DequantizeLinear" in found.what
+    assert "onnxq deploy" in found.hint
 
 
 def test_a_model_that_gives_nan() -> None:

@@ -47,6 +47,7 @@ _SAID = 8
 _NO_MODULE = ("ImportError: ", "ModuleNotFoundError: ")
 """How the last line begins where the script could not import what it needs: that is no fault of the artifact."""
 _REFUSED = "Leave what it means in float (--exclude NODE, named as in the model), or cut out what is float already"
+_OF_ANOTHER = "If another tool than onnxq wrote it: 'onnxq deploy' writes a quantized model for a target"
 _SIMULATION = "; or do without it: verify --simulation"
 
 
@@ -143,8 +144,10 @@ def examine(
             raise _not_installed(runtime, _last_line(done.stderr), _SIMULATION)
         if done.returncode or not (results / "report.json").is_file():
             said = _last_line(done.stderr) if done.returncode == REFUSED else _without_tracebacks(done.stderr)
-            how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else "does not take the artifact"
-            hint = _REFUSED if done.returncode == REFUSED else None
+            if done.returncode < 0:
+                how, hint = f"crashed (signal {-done.returncode})", None
+            else:
+                how, hint = "does not take the artifact", _REFUSED if done.returncode == REFUSED else _OF_ANOTHER
             raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'", hint=hint)
         return _read(runtime, results, len(samples))
 
