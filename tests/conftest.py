@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, settings
 
-from onnxq.notes.cautions import _SLOW
+from onnxq.measuring import timing
+from onnxq.notes import cautions
 
 settings.register_profile(
     "the same at every run", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -35,18 +36,24 @@ def _as_long_as_it_takes() -> Iterator[None]:
         yield
 
 
+_OF_SPEED = {(cautions, "_SLOW"): 0.0, (timing, "_SHORT_BUDGET"): 0.0, (timing, "_LONG_BUDGET"): 0.0}
+_FOR_USERS = {(module, name): getattr(module, name) for module, name in _OF_SPEED}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _not_a_word_of_speed() -> Iterator[None]:
-    """As measured beside other tests, a result is slower than float by chance."""
+    """A result measured beside other tests is slower than float by chance: a glance is short, and nothing is said."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onnxq.notes.cautions._SLOW", 0.0)
+        for (module, name), value in _OF_SPEED.items():
+            patch.setattr(module, name, value)
         yield
 
 
 @pytest.fixture
 def speed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is slower than float is warned of, as outside of tests."""
-    monkeypatch.setattr("onnxq.notes.cautions._SLOW", _SLOW)
+    """Speed is measured, and what is slower than float warned of, as outside of tests."""
+    for (module, name), value in _FOR_USERS.items():
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,6 +13,8 @@ from onnxq.measuring.timing import clock_of, glance, share_of_time
 from onnxq.ort.session import Session
 from tests.models import build, normal
 
+pytestmark = pytest.mark.usefixtures("speed_is_told")
+
 
 class Fake:
     """A session that moves a clock on."""
