@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backends.qnn.lacks import flat, resizes_pictures, scales_are_ratios
+from onnxq.backends.qnn.small_kernels import ungroup_small_kernels
 from onnxq.graph.note import Note
 from onnxq.graph.passes.divisions_of_one import divisions_of_one
 from onnxq.graph.passes.flatten_products import flatten_products, is_deep_product
@@ -121,6 +122,8 @@ def rewrite(model: ir.Model) -> list[Note]:
     Of a Reciprocal onnxruntime-qnn makes a division of 1, with the 1 on the grid of the divisor: it divides 0.14 where
     that grid ends at 0.14, and 0 where its step is above 2.
 
+    Of depthwise convolutions of small kernels and strides of 2 it may compute the last channels wrongly.
+
     Args:
         model: changed in place, tensors that are left keep their names.
     """
@@ -136,4 +139,5 @@ def rewrite(model: ir.Model) -> list[Note]:
         *padded_means(model, lies_side_by_side),
         *positive_indices(model),
         *divisions_of_one(model),
+        *ungroup_small_kernels(model),
     ]

@@ -129,3 +129,13 @@ def test_a_pad_and_the_mean_pool_behind_it_are_computed_together(tmp_path: Path)
     feeds = feeds_for(model)
     path = onnxq.quantize(model, feeds, backend="vitis", output=tmp_path / "m.onnx").files[0]
     assert child.examine(RUNTIME, path, feeds[:1]).remarks == ()
+
+
+def test_sums_of_products_are_those_of_the_npu_on_every_processor(tmp_path: Path) -> None:
+    """Its accumulators have 32 bits; kernels of x86 without VNNI add pairs of products in 16, too few."""
+    model = build("(float[1, 64] x) => (float[1, 8] y) { y = MatMul (x, w) }", w=np.full((64, 8), 0.98, np.float32))
+    feeds = [{"x": np.random.default_rng(k).uniform(0.9, 0.98, (1, 64)).astype(np.float32)} for k in range(8)]
+    path = onnxq.quantize(model, feeds, backend="vitis", output=tmp_path / "m.onnx").files[0]
+    agreement = onnxq.verify(path, feeds, backend="vitis")
+    assert not agreement.faults()
+    assert agreement.outputs["y"].sqnr > 60.0

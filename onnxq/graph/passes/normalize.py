@@ -12,6 +12,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_squeezes import cancel_squeezes
 from onnxq.graph.passes.cancel_transposes import cancel_transposes
 from onnxq.graph.passes.clip_bounds import clip_bounds
+from onnxq.graph.passes.constant_divisors import constant_divisors
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.defaults import drop_initializer_inputs
 from onnxq.graph.passes.einsum_products import einsum_products
@@ -100,6 +101,7 @@ def normalize(
         *global_pools(model),
         *fold_pad(model),
         *_fold_layers(model, unfit),
+        *constant_divisors(model),
         *clip_bounds(model),
         *remove_dead(model),
         *share_constants(model),
