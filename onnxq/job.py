@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -150,6 +151,7 @@ class Job:
         mends = self._mends(options)
         decider = Decider(draft.model, self.target, options, draft.statistics, self.choices, draft.keep_float, reporter)
 
+        @cache  # steps of mending ask for the same one, and what was measured of it is known by the model
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)
             return prepared.raised(model, opset)[0] if opset is not None else None

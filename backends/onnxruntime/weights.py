@@ -41,7 +41,7 @@ def unpack_late(model: ir.Model) -> None:
     onnxruntime 1.31 four times as long as reading float rows, and is doubled where data movement follows it. Where the
     rows are quantized again on the table's grid, onnxruntime gathers integers as it is.
     """
-    namer = Namer(model)
+    namer, done = Namer(model), False
     for node in list(all_nodes(model)):
         table = node.inputs[0] if node.op_type == "Gather" and node.inputs else None
         unpack = table.producer() if table is not None else None
@@ -49,9 +49,11 @@ def unpack_late(model: ir.Model) -> None:
             continue
         if not _unpack_rows(node, unpack, namer):
             continue
+        done = True
         if not table.uses() and not table.is_graph_output():
             remove_nodes([unpack])
-    remove_dead(model)
+    if done:
+        remove_dead(model)
 
 
 def _unpack_rows(node: ir.Node, unpack: ir.Node, namer: Namer) -> bool:
@@ -118,7 +120,7 @@ def widen_at_load(model: ir.Model) -> None:
     """
     if model.opset_imports.get("", 0) < _NARROW_CAST:
         return
-    namer = Namer(model)
+    namer, done = Namer(model), False
     for node in list(all_nodes(model)):
         stored = node.inputs[0] if node.op_type == "DequantizeLinear" else None
         wide = None if stored is None or stored.dtype is None else _WIDENED.get(stored.dtype)
@@ -129,6 +131,7 @@ def widen_at_load(model: ir.Model) -> None:
         blocks = node.attributes.get_int("block_size", 0) > 0
         if blocks or (len(node.inputs) > 2 and zero is None):
             continue
+        done = True
         if zero is not None and zero.ndim and (stored.dtype is ir.DataType.UINT4 or zero.any()):
             _shift_at_load(node, stored, zero, namer)
             continue
@@ -141,7 +144,8 @@ def widen_at_load(model: ir.Model) -> None:
         if zero is not None:
             wider = set_constant(graph, namer, f"{stored.name}_zero_point", zero.astype(wide.numpy()))
             node.replace_input_with(2, wider)
-    remove_dead(model)
+    if done:
+        remove_dead(model)
 
 
 def _shift_at_load(dq: ir.Node, stored: ir.Value, zero: NDArray[Any], namer: Namer) -> None:

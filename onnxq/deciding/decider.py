@@ -37,7 +37,7 @@ from onnxq.numbers import choose_numbers, unusable_constants, unusable_tensors
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
-from onnxq.planning.planner import make_plan
+from onnxq.planning.planner import Planner
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -118,6 +118,7 @@ class Decider:
         self._in_float = InFloat(dict(keep_float or {}))
         self._unusable: dict[str, str] = {}
         self._last: _Last | None = None
+        self._planner: tuple[ir.Model, Options, Planner] | None = None
         self._idle = idle_bodies(model, statistics.tensors)
         outputs = (value for node in all_nodes(model) for value in node.outputs)
         self._made_tensors = {value.name for value in outputs if value.name and value.meta.get(MADE)}
@@ -237,17 +238,9 @@ class Decider:
         unusable, for all that is made later too, and it is planned again.
         """
         model, options, statistics = self.model, self.options, self.statistics
+        planner = self._planner_of(model, options)
         while True:
-            plan = make_plan(
-                model,
-                self.target,
-                options,
-                keep_float=in_float.reasons,
-                unusable=self._unusable,
-                sizes=self.sizes,
-                store=in_float.stored,
-                wide=in_float.wide,
-            )
+            plan = planner.plan(in_float.reasons, self._unusable, store=in_float.stored, wide=in_float.wide)
             bad = self.masks.to_avoid(mixes=self.target.mixes, everything=options.placement == "all")
             bad |= {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
             bad |= {tensor: why for tensor, why in self._idle.items() if tensor in bad}
@@ -268,6 +261,13 @@ class Decider:
         run_on(choices, draft, stages)
         said += [note for note in self._adjusted(draft.model, draft.plan, draft.numbers) if note not in said]
         return Made(self._result(draft.model, draft.plan, draft.numbers), [*draft.notes, *said])
+
+    def _planner_of(self, model: ir.Model, options: Options) -> Planner:
+        """What plans a form of the model, the one that planned last where that was for the same form and options."""
+        known = self._planner
+        if known is None or known[0] is not model or known[1] != options:
+            known = self._planner = model, options, Planner(model, self.target, options, self.sizes)
+        return known[2]
 
     def _adjusted(self, model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
         return self.target.adjust(model, plan, numbers) if self.target.adjust is not None else []

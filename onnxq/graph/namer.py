@@ -43,28 +43,35 @@ class Namer:
     """Hands out names that nothing in the model bears, in any of its graphs.
 
     Args:
-        model: the model whose names are taken. Names given to it behind the namer's back are not seen.
+        model: the model whose names are taken, as they are when it is first asked. Names given to it behind the namer's
+            back from then on are not seen.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._values = _Pool()
-        self._nodes = _Pool()
-        values, nodes = self._values.taken, self._nodes.taken
-        for graph in all_graphs(model):
-            values.update(graph.initializers)
-            values.update([value.name for value in (*graph.inputs, *graph.outputs)])
-            for node in graph:  # hot: every pass that may add something begins here
-                nodes.add(node.name)
-                for value in node.outputs:
-                    values.add(value.name)
+        self._model = model
+        self._pools: tuple[_Pool, _Pool] | None = None
 
     def fresh(self, base: str) -> str:
         """A new tensor name: ``base`` itself when it is free, else ``base_1``, ``base_2`` …"""
-        return self._values.fresh(base)
+        return self._taken()[0].fresh(base)
 
     def node(self, base: str) -> str:
         """A new node name, in the same way."""
-        return self._nodes.fresh(base)
+        return self._taken()[1].fresh(base)
+
+    def _taken(self) -> tuple[_Pool, _Pool]:
+        """Names of tensors and of nodes; most passes begin with a namer, and seldom add something."""
+        if self._pools is None:
+            self._pools = _Pool(), _Pool()
+            values, nodes = (pool.taken for pool in self._pools)
+            for graph in all_graphs(self._model):
+                values.update(graph.initializers)
+                values.update([value.name for value in (*graph.inputs, *graph.outputs)])
+                for node in graph:
+                    nodes.add(node.name)
+                    for value in node.outputs:
+                        values.add(value.name)
+        return self._pools
 
 
 def unique_names(model: ir.Model) -> list[Note]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxq.graph.pieces import reads
-from onnxq.graph.traverse import subgraphs, with_subgraphs
+from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
 from onnxq.graph.values import is_constant
 
 __all__ = ["PICKED_FROM", "Picking", "picking", "sized_by_numbers", "with_bodies"]
@@ -122,6 +122,8 @@ def sized_by_numbers(model: ir.Model) -> set[ir.Node]:
 
     Bodies of a Loop, Scan or If are taken as a whole: where one picks, or reads what was picked, all its nodes are.
     """
+    if not any(node.op_type in _PICKS and node.domain == "" for node in all_nodes(model)):
+        return set()
     found: set[ir.Node] = set()
 
     def walk(graph: ir.Graph, behind: bool) -> None:

@@ -68,16 +68,20 @@ def _equal(one: ir.Node, other: ir.Node) -> bool:
     if [v.name for v in one.outputs] != [v.name for v in other.outputs]:
         return False
     pairs = zip(one.inputs, other.inputs, strict=True)
-    return all(_same(a, b) for a, b in pairs) and _alike(one.attributes, other.attributes)
+    return all(_same(a, b) for a, b in pairs) and _alike(one.attributes.data, other.attributes.data)
 
 
 def _same(one: ir.Value | None, other: ir.Value | None) -> bool:
     """Whether two values have one name, and the same numbers where they are constant."""
     if one is None or other is None:
         return one is other
-    if one.name != other.name or is_constant(one) != is_constant(other):
+    if one.name != other.name:
         return False
     a, b = one.const_value, other.const_value
+    if a is None and b is None:
+        return True
+    if is_constant(one) != is_constant(other):
+        return False
     if a is b or a is None or b is None or not is_constant(one):
         return True
     return a.dtype == b.dtype and np.array_equal(array_of(a), array_of(b))

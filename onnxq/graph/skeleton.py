@@ -8,6 +8,8 @@ from types import MappingProxyType
 import onnx
 import onnx_ir as ir
 
+from onnxq.graph.values import tensor_of
+
 __all__ = ["SMALL", "adopt", "big_constants", "serialized", "skeleton"]
 
 SMALL = 1024
@@ -55,7 +57,7 @@ def big_constants(model: ir.Model) -> dict[ir.Node, ir.TensorProtocol]:
         value = node.attributes.get("value") if node.op_type == "Constant" and node.domain == "" else None
         if value is None or value.is_ref() or value.type is not ir.AttributeType.TENSOR:
             continue
-        tensor = value.as_tensor()
+        tensor = tensor_of(value)
         if tensor.dtype is not ir.DataType.STRING and tensor.nbytes > SMALL and not node.outputs[0].is_graph_output():
             found[node] = tensor
     return found

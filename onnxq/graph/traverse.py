@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -24,8 +24,7 @@ def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     while stack:
         current = stack.pop()
         yield current
-        holders = dict.fromkeys(n for n in current for a in n.attributes.data.values() if a.type in _HOLDERS)  # hot
-        stack.extend(reversed([sub for node in holders for sub in subgraphs(node)]))
+        stack.extend(_below([node for node in current if node.attributes.data and _holds_graphs(node)]))
 
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:
@@ -34,9 +33,25 @@ def all_graphs(model: ir.Model) -> list[ir.Graph]:
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """The nodes of the main graph and of every subgraph."""
-    for graph in all_graphs(model):
-        yield from graph
+    """The nodes of the main graph and of every subgraph, in the order of :func:`all_graphs`; each graph walked once."""
+    stack = [model.graph]
+    while stack:
+        holders = []
+        for node in stack.pop():
+            if node.attributes.data and _holds_graphs(node):  # hot
+                holders.append(node)
+            yield node
+        stack.extend(_below(holders))
+
+
+def _holds_graphs(node: ir.Node) -> bool:
+    """Whether a node has a graph among its attributes."""
+    return any(attribute.type in _HOLDERS for attribute in node.attributes.data.values())
+
+
+def _below(holders: Sequence[ir.Node]) -> list[ir.Graph]:
+    """The graphs held by some nodes, the last one first."""
+    return [graph for node in reversed(holders) for graph in reversed(list(subgraphs(node)))]
 
 
 def all_constants(model: ir.Model) -> dict[str, ir.Value]:

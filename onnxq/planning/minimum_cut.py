@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Sequence
 
 __all__ = ["MinimumCut"]
@@ -37,48 +36,70 @@ class MinimumCut:
     def source_side(self, source: Hashable, sink: Hashable) -> set[Hashable]:
         """The vertices on the source's side of a cut of least cost: the fewest that there can be."""
         start, end = self._vertex(source), self._vertex(sink)
+        self._short_cuts(start, end)
         while True:
-            level = self._levels(start)
+            level = self._levels(start, end)
             if level[end] < 0:
                 return {key for key, vertex in self._index.items() if level[vertex] >= 0}
-            position = [0] * len(self._edges)
-            while self._augment(start, end, level, position):
-                pass
+            self._augment(start, end, level)
 
-    def _levels(self, start: int) -> list[int]:
-        level = [-1] * len(self._edges)
-        level[start] = 0
-        queue = deque([start])
-        while queue:
-            vertex = queue.popleft()
-            for e in self._edges[vertex]:
-                if self._capacity[e] and level[self._to[e]] < 0:
-                    level[self._to[e]] = level[vertex] + 1
-                    queue.append(self._to[e])
+    def _short_cuts(self, start: int, end: int) -> None:
+        """Augment along the paths of two edges: most vertices have one of each, a cost on either side."""
+        to, capacity = self._to, self._capacity
+        for first in self._edges[start]:
+            for second in self._edges[to[first]]:
+                if to[second] == end and (room := min(capacity[first], capacity[second])):
+                    for e in (first, second):
+                        capacity[e] -= room
+                        capacity[e ^ 1] += room
+
+    def _levels(self, start: int, end: int) -> list[int]:
+        """Edges that each vertex is away from the start, as far as the end is, if it can be reached; -1: farther."""
+        edges, to, capacity = self._edges, self._to, self._capacity
+        level = [-1] * len(edges)
+        level[start] = depth = 0
+        reached = [start]
+        while reached and level[end] < 0:
+            depth += 1
+            ahead: list[int] = []
+            for vertex in reached:
+                for e in edges[vertex]:
+                    if capacity[e] and level[to[e]] < 0:
+                        level[to[e]] = depth
+                        ahead.append(to[e])
+            reached = ahead
         return level
 
-    def _augment(self, start: int, end: int, level: Sequence[int], position: list[int]) -> bool:
-        """One augmenting path along increasing levels, without recursion."""
+    def _augment(self, start: int, end: int, level: Sequence[int]) -> None:
+        """Augment along increasing levels until no such path is left, without recursion."""
+        edges, to, capacity = self._edges, self._to, self._capacity
+        position = [0] * len(edges)
         path: list[int] = []
         vertex = start
-        while vertex != end:
-            edges = self._edges[vertex]
-            while position[vertex] < len(edges):
-                e = edges[position[vertex]]
-                if self._capacity[e] and level[self._to[e]] == level[vertex] + 1:
-                    break
+        while True:
+            if vertex == end:
+                vertex = to[self._fill(path) ^ 1]
+            here, at, depth = edges[vertex], position[vertex], level[vertex] + 1
+            while at < len(here) and not (capacity[here[at]] and level[to[here[at]]] == depth):
+                at += 1
+            position[vertex] = at
+            if at < len(here):
+                path.append(here[at])
+                vertex = to[here[at]]
+            elif path:
+                vertex = to[path.pop() ^ 1]
                 position[vertex] += 1
             else:
-                if not path:
-                    return False
-                e = path.pop()
-                vertex = self._to[e ^ 1]
-                position[vertex] += 1
-                continue
-            path.append(e)
-            vertex = self._to[e]
-        room = min(self._capacity[e] for e in path)
+                return
+
+    def _fill(self, path: list[int]) -> int:
+        """Augment along a path, and leave of it what is in front of the first edge that is full now, which is given."""
+        capacity = self._capacity
+        room = min([capacity[e] for e in path])
         for e in path:
-            self._capacity[e] -= room
-            self._capacity[e ^ 1] += room
-        return True
+            capacity[e] -= room
+            capacity[e ^ 1] += room
+        first = next(at for at, e in enumerate(path) if not capacity[e])
+        full = path[first]
+        del path[first:]
+        return full

@@ -18,7 +18,7 @@ from onnxq.planning.question import Decisions, Question
 from onnxq.planning.sites import activations, make_sites
 from onnxq.planning.widths import share_widths
 
-__all__ = ["activations_of", "make_plan", "settled_plan"]
+__all__ = ["Planner", "activations_of", "make_plan", "settled_plan"]
 
 
 def make_plan(
@@ -47,16 +47,54 @@ def make_plan(
     Raises:
         OptionError: a pattern of the options matches nothing.
     """
-    asked = Question.of(
-        model, backend, options or Options(), keep_float=keep_float, unusable=unusable, sizes=sizes, wide=wide
-    )
-    decided = _decided(asked)
+    planner = Planner(model, backend, options or Options(), sizes)
+    return planner.plan(keep_float or {}, unusable or {}, store=store, wide=wide)
+
+
+class Planner:
+    """Plans a model for a target again and again, with more or less of it in float.
+
+    What all plans share is found once; of two in a row that keep the same nodes float, what runs in integers as well.
+
+    Args:
+        model: a normalized model, not to be changed as long as it is planned.
+        backend: the target.
+        options: bits, symmetry, granularity, exclusions and placement.
+        sizes: as for :func:`make_plan`.
+
+    Raises:
+        OptionError: a pattern of the options matches nothing.
+    """
+
+    def __init__(
+        self, model: ir.Model, backend: Backend, options: Options, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        self._asked = Question.of(model, backend, options, sizes=sizes)
+        self._last: tuple[Mapping[str, str], Decisions] | None = None
+
+    def plan(
+        self,
+        keep_float: Mapping[str, str],
+        unusable: Mapping[str, str],
+        *,
+        store: Container[str | None] = (),
+        wide: Container[str | None] = (),
+    ) -> Plan:
+        """A plan, see :func:`make_plan` for what it is given."""
+        asked = self._asked.but(keep_float, unusable, wide)
+        if self._last is None or self._last[0] != asked.keep_float:
+            self._last = asked.keep_float, _decided(asked)
+        return _settled(asked, self._last[1].copy(), store)
+
+
+def _settled(asked: Question, decided: Decisions, store: Container[str | None]) -> Plan:
+    """The plan that follows from what runs in integers, which is changed in place."""
     store_weights(asked, decided, store)
     carry(asked, decided, kernels=True)
     share_widths(asked, decided)
     sites = make_sites(asked, decided)
     return Plan(
-        backend=backend.name,
+        backend=asked.backend.name,
         sites=sites,
         quantized={n.name or "": n.op_type for n in asked.nodes if n in decided.rules},
         stored={n.name or "": n.op_type for n in asked.nodes if n in decided.stored},

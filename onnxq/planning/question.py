@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import onnx_ir as ir
 
@@ -71,7 +71,6 @@ class Question:
         weight_bits, act_bits = backend.bits(options)
         nodes = tuple(model.graph.all_nodes())
         selection = Selection(model, nodes, options)
-        forced = {n.name for n in nodes if selection.forced(n)}
         return cls(
             model=model,
             backend=for_processor(backend, options),
@@ -81,15 +80,29 @@ class Question:
             weight_bits=weight_bits,
             act_bits=act_bits,
             placement="all" if options.placement == "auto" and not backend.by_cost else options.placement,
-            keep_float={n: why for n, why in (keep_float or {}).items() if n not in forced} | dict(unusable or {}),
+            keep_float=_in_float(selection, nodes, keep_float or {}, unusable or {}),
             sizes=sizes or {},
             wide=wide,
             groups=find_groups(model) if groups is None else groups,
         )
 
+    def but(
+        self, keep_float: Mapping[str, str], unusable: Mapping[str, str], wide: Container[str | None] = ()
+    ) -> Question:
+        """The same question with other nodes in float, and other weights of 16 bits; see :meth:`of`."""
+        return replace(self, keep_float=_in_float(self.selection, self.nodes, keep_float, unusable), wide=wide)
+
     def size(self, value: ir.Value) -> int:
         """Number of elements of a tensor, as data has shown it or by its shape."""
         return self.sizes.get(value.name or "") or elements(value)
+
+
+def _in_float(
+    selection: Selection, nodes: Sequence[ir.Node], keep_float: Mapping[str, str], unusable: Mapping[str, str]
+) -> dict[str, str]:
+    """Node name → reason, of nodes that stay float: those asked for by name only where they have no numbers."""
+    forced = {n.name for n in nodes if selection.forced(n)}
+    return {n: why for n, why in keep_float.items() if n not in forced} | dict(unusable)
 
 
 @dataclass(slots=True)
@@ -113,6 +126,10 @@ class Decisions:
     kept: dict[ir.Node, str] = field(default_factory=dict)
     carried: dict[ir.Node, QuantSpec] = field(default_factory=dict)
     widths: dict[ir.Value, int] = field(default_factory=dict)
+
+    def copy(self) -> Decisions:
+        """The same decisions, to be changed."""
+        return Decisions(*(dict(getattr(self, part.name)) for part in fields(self)))
 
     def output(self, node: ir.Node) -> ir.Value:
         """The tensor behind a node and the activation function it absorbed."""

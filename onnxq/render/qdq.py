@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.known import array_once
 from onnxq.graph.namer import Namer
+from onnxq.graph.order import sort_nodes
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.values import is_constant, remove_nodes, rename_output
 from onnxq.plan import Site
@@ -80,7 +81,7 @@ class _Renderer:
         touched = {site.tensor for site in plan.sites if site.role != "activation"}
         for graph in (self.model.graph, *self.model.graph.subgraphs()):
             remove_unread(graph, touched)  # float weights that only quantized copies are read of now
-        self.model.graph.sort()
+        sort_nodes(self.model.graph)
         self.model.producer_name, self.model.producer_version = "onnxq", self.q.version
         return self.model
 

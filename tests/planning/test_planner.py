@@ -15,7 +15,7 @@ from onnxq import Options
 from onnxq.backend_choice import backend_named
 from onnxq.errors import OptionError
 from onnxq.options import Override, Placement
-from onnxq.planning.planner import activations_of, make_plan
+from onnxq.planning.planner import Planner, activations_of, make_plan
 from onnxq.prepare import Prepared
 from tests.models import build, f32, normal
 
@@ -310,3 +310,14 @@ def test_an_activation_function_that_no_operator_stands_before() -> None:
     model = build("(float[1, 8] x) => (float[1, 8] y) { a = Relu (x)  y = MatMul (a, w) }", w=normal(8, 8))
     reasons = {kept.op: kept.reason for kept in onnxq.plan(model, options=Options(exclude=("MatMul",))).kept_float}
     assert reasons["Relu"] == "there is no operator before it that it could be fused with"
+
+
+def test_planning_again_gives_what_planning_anew_gives() -> None:
+    model = Prepared(residual(), ALL).model
+    target = backend_named("onnxruntime")
+    names = [node.name or "" for node in model.graph if node.op_type == "Conv"]
+    planner = Planner(model, target, ALL)
+    for keep, store, wide in ([], [], []), (names[:1], [], []), (names[:1], names, names), (names[1:], names, []):
+        reasons = dict.fromkeys(keep, "hurt")
+        expected = make_plan(model, target, ALL, keep_float=reasons, store=store, wide=wide)
+        assert planner.plan(reasons, {}, store=store, wide=wide) == expected

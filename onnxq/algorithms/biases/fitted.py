@@ -34,6 +34,8 @@ def fitted_biases(model: ir.Model, reference: ir.Model) -> set[str]:
         bias, was = _bias(node), before.get(node.name)
         if bias is None or bias.const_value is bias.meta.get(_COMPUTED):
             continue
+        if was is not None and bias.const_value is was.const_value:
+            continue
         now, then = constant_array(bias), constant_array(was)
         if now is not None and not np.array_equal(now, np.zeros_like(now) if then is None else then):
             found.add(bias.name or "")

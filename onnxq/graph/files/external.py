@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.errors import ModelError
 from onnxq.graph.skeleton import SMALL
 from onnxq.graph.traverse import with_subgraphs
-from onnxq.graph.values import remove_nodes, replace_by_constant
+from onnxq.graph.values import remove_nodes, replace_by_constant, tensor_of
 
 __all__ = ["attach_external_data", "read_inner_tensors"]
 
@@ -110,7 +110,7 @@ def attach_external_data(model: ir.Model, folders: list[Path]) -> set[Path]:
         for node in graph:
             for name, attr in list(node.attributes.items()):
                 if not attr.is_ref() and attr.type == ir.AttributeType.TENSOR:
-                    tensor = attr.as_tensor()
+                    tensor = tensor_of(attr)
                     if isinstance(tensor, ir.ExternalTensor):
                         node.attributes[name] = ir.AttrTensor(name, _attach(tensor, folders, used))
     return used
@@ -135,7 +135,7 @@ def read_inner_tensors(model: ir.Model) -> None:
             for name, attr in list(node.attributes.items()):
                 if attr.is_ref() or attr.type != ir.AttributeType.TENSOR:
                     continue
-                tensor = attr.as_tensor()
+                tensor = tensor_of(attr)
                 if not isinstance(tensor, ir.ExternalTensor):
                     continue
                 made = node.outputs[0]

@@ -14,6 +14,7 @@ from onnxq.errors import OutputError
 from onnxq.file_system import hint_for, is_full, keep_mode, temporary_beside
 from onnxq.graph.files.origin import spare_files
 from onnxq.graph.traverse import with_subgraphs
+from onnxq.graph.values import tensor_of
 
 __all__ = ["MAX_PROTO_BYTES", "file_size", "padding", "proto_size", "save", "serialized_size", "to_proto"]
 
@@ -63,7 +64,7 @@ def serialized_size(model: ir.Model) -> int:
             size += 64 + 3 * sum(len(v.name or "") + 32 for v in (*node.inputs, *node.outputs) if v is not None)
             for attr in node.attributes.values():
                 if not attr.is_ref() and attr.type == ir.AttributeType.TENSOR:
-                    tensor = attr.as_tensor()
+                    tensor = tensor_of(attr)
                     size += 1024 if tensor.dtype == ir.DataType.STRING else tensor.nbytes
     return size
 

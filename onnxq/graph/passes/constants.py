@@ -12,7 +12,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.constant_sizes import MAX_RESULT_BYTES, within_bounds
 from onnxq.graph.passes.known_shapes import fold_shapes
 from onnxq.graph.traverse import all_graphs, subgraphs
-from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant
+from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant, tensor_of
 
 __all__ = ["constant_tensor", "fold_constants", "lift_constants"]
 
@@ -46,7 +46,7 @@ def constant_tensor(node: ir.Node, name: str) -> ir.TensorProtocol | None:
             return None
         match key:
             case "value":
-                held = attr.as_tensor()
+                held = tensor_of(attr)
                 if held.dtype == ir.DataType.STRING:
                     return ir.StringTensor(held.numpy(), shape=held.shape, name=name)  # type: ignore[arg-type]
                 if isinstance(held, ir.ExternalTensor):

@@ -10,7 +10,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import array_of, replace_value
+from onnxq.graph.values import array_of, replace_value, tensor_of
 from onnxq.graph.widened import Widened
 
 __all__ = ["GENERIC", "HALVES", "upcast"]
@@ -154,8 +154,7 @@ def _convert_attributes(node: ir.Node) -> None:
     for name, attr in list(node.attributes.items()):
         if attr.is_ref():
             continue
-        if attr.type == ir.AttributeType.TENSOR and attr.as_tensor().dtype in HALVES:
-            tensor = attr.as_tensor()
+        if attr.type == ir.AttributeType.TENSOR and (tensor := tensor_of(attr)).dtype in HALVES:
             node.attributes[name] = ir.AttrTensor(name, _float32(tensor, tensor.name))
         elif attr.type == ir.AttributeType.TENSORS:
             tensors = [_float32(t, t.name) if t.dtype in HALVES else t for t in attr.as_tensors()]
