@@ -39,6 +39,7 @@ from onnxq.backends.qnn.limits import keep_to_limits
 from onnxq.errors import BackendError
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
+from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs
 from onnxq.planning.table_rows import row
@@ -112,6 +113,7 @@ BACKEND = Backend(
     bodies=False,
     weight_bits=frozenset({4, 8, 16}),
     act_bits=frozenset({8, 16}),
+    rewrite=lone_norms,
     adjust=keep_to_limits,
     runtime="snpe",
     artifacts="model.onnx (float) and model.encodings",

@@ -29,6 +29,7 @@ from onnxq.file_system import write_text
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.note import Note
+from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant, stand_for
@@ -52,8 +53,9 @@ _PASSES = frozenset({"Identity", "Cast", "Shape", "Constant", "ArgMax", "ArgMin"
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
-    """MatMul of two axes with constant weights → Gemm, which becomes a FullyConnected."""
+    """MatMul of two axes with constant weights → Gemm, which becomes a FullyConnected; normalizations alone → Conv."""
     require_no_blanks(model)
+    notes = lone_norms(model)
     changed = 0
     for node in all_nodes(model):
         if node.op_type == "MatMul" and node.domain == "" and is_constant(node.inputs[1]):
@@ -62,7 +64,8 @@ def _rewrite(model: ir.Model) -> list[Note]:
                 stand_for(node, [node])
                 node.op_type = "Gemm"
                 changed += 1
-    return [Note("tengine", "", f"{changed} MatMul are written as Gemm: FullyConnected")] if changed else []
+    gemms = [Note("tengine", "", f"{changed} MatMul are written as Gemm: FullyConnected")] if changed else []
+    return [*notes, *gemms]
 
 
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:

@@ -12,6 +12,7 @@ from onnxq.graph.passes.flatten_products import flatten_products, is_deep_produc
 from onnxq.graph.passes.flatten_rows import flatten_rows
 from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
+from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.passes.merge_axes import merge_axes
 from onnxq.graph.passes.nearest_gathers import is_nearest, nearest_gathers
 from onnxq.graph.passes.padded_channels import padded_channels
@@ -122,6 +123,8 @@ def rewrite(model: ir.Model) -> list[Note]:
     Of a Reciprocal onnxruntime-qnn makes a division of 1, with the 1 on the grid of the divisor: it divides 0.14 where
     that grid ends at 0.14, and 0 where its step is above 2.
 
+    Batch normalizations alone are depthwise convolutions, in integers: as they are the HTP computes them in float.
+
     Of depthwise convolutions of small kernels and strides of 2 it may compute the last channels wrongly.
 
     Args:
@@ -130,6 +133,7 @@ def rewrite(model: ir.Model) -> list[Note]:
     return [
         *fuse_gelu(model),
         *fuse_layernorm(model),
+        *lone_norms(model),
         *flatten_products(model, _MOST_DIMENSIONS),
         *flatten_rows(model, _MOST_DIMENSIONS, lambda node: flat(node) is not None),
         *merge_axes(model, _MOST_DIMENSIONS),

@@ -44,6 +44,7 @@ from onnxq.backends.rknn.lacks import is_of_heads, lacks, moves_little
 from onnxq.graph.note import Note
 from onnxq.graph.passes.added_masks import added_masks
 from onnxq.graph.passes.explicit_pads import explicit_pads
+from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
@@ -127,8 +128,8 @@ def _turned_inside(node: ir.Node) -> str | None:
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
-    """What the builder crashes on, as it takes it; see the top of this file."""
-    return [*explicit_pads(model), *added_masks(model)]
+    """What the builder crashes on, as it takes it, see the top of this file; normalizations alone as convolutions."""
+    return [*explicit_pads(model), *added_masks(model), *lone_norms(model)]
 
 
 def _cuts_nothing(node: ir.Node) -> str | None:

@@ -1,9 +1,10 @@
 """The operators that the DPU computes in its own way, written in that way.
 
-Sigmoid is HardSigmoid, HardSwish is x times HardSigmoid, a LeakyRelu's slope is a multiple of 1/256. HardSigmoid and
-averages divide by multiplying with a rounded fraction: a Mul behind them has the factor by which that is off. The Mul
-takes over the tensor's name, so that statistics and tables speak of what the device computes. Where that Mul is there
-already, as in a model that was written for the DPU, it is left.
+Batch normalizations alone are depthwise convolutions, as AMD Quark makes them. Sigmoid is HardSigmoid, HardSwish is x
+times HardSigmoid, a LeakyRelu's slope is a multiple of 1/256. HardSigmoid and averages divide by multiplying with a
+rounded fraction: a Mul behind them has the factor by which that is off. The Mul takes over the tensor's name, so that
+statistics and tables speak of what the device computes. Where that Mul is there already, as in a model that was written
+for the DPU, it is left.
 
 Source: amd-quark 0.13, ``postprocess/simulation/simulate_dpu.py``; ``HARD_SIGMOID_SCALE`` and ``dpu_leaky_relu_alpha``
 of ``quantization/quant_utils.py``.
@@ -20,6 +21,7 @@ import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
+from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
@@ -62,7 +64,7 @@ def rewrite(model: ir.Model) -> list[Note]:
     whole = {node for group in find_groups(model) if group.kind not in _APART for node in group.nodes}
     namer = Namer(model)
     counts: Counter[str] = Counter()
-    notes: list[Note] = []
+    notes = lone_norms(model)
     for node in list(all_nodes(model)):
         if node in whole or node.meta.get(LEFT_ALONE) or node.domain != "":
             continue
