@@ -81,3 +81,30 @@ def test_numbers_that_are_there_and_grids_in_common_stay_as_they_are() -> None:
     made: dict[str, QParams] = {}
     hold_exact_constants(model, Plan("any", (free, root), {}), made)
     assert made.keys() == {"k"} and made["k"].scale == pytest.approx(0.3 / 255)
+
+
+def test_a_normalization_alone_is_a_convolution_in_integers() -> None:
+    """Of one number a channel, which a scale a channel holds."""
+    model = build(
+        """(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) {
+            xq = QuantizeLinear (x, s, z)
+            xd = DequantizeLinear (xq, s, z)
+            n = BatchNormalization (xd, gamma, beta, mean, variance)
+            r = Relu (n)
+            rq = QuantizeLinear (r, t, u)
+            y = DequantizeLinear (rq, t, u)
+        }""",
+        s=f32(0.02),
+        z=np.uint8(120),
+        t=f32(0.015),
+        u=np.uint8(0),
+        gamma=f32([1.0, -0.7, 0.3, 0.0]),
+        beta=f32([0.0, 0.5, 1.0, 0.25]),
+        mean=f32([0.1, 0.0, -0.3, 2.0]),
+        variance=f32([1.0, 0.5, 3.0, 1.0]),
+    )
+    made = onnxq.deploy(model, backend="qnn")
+    assert not made.plan.kept_float and "Conv" in made.plan.quantized.values()
+    feeds = images(1, 4, 6, 6)
+    got = infer(ir.serde.serialize_model(made.rendered()), feeds, optimize=False)["y"]
+    assert sqnr(infer(model, feeds, optimize=False)["y"], got) > 60
