@@ -14,7 +14,7 @@ from onnxq.graph.layer import replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array
+from onnxq.graph.values import OTHER_AXES, AnyArray, constant_array
 
 __all__ = ["ungroup_small_kernels"]
 
@@ -43,6 +43,8 @@ def ungroup_small_kernels(model: ir.Model) -> list[Note]:
         plain = np.zeros((array.shape[0], *array.shape[:1], *array.shape[2:]), array.dtype)
         plain[channels, channels] = array[:, 0]
         replace_constant(node, 1, plain, namer, f"{weight.name}_plain", weight.dtype)
+        if (made := node.inputs[1]) is not None and made is not weight:
+            made.meta[OTHER_AXES] = weight.name, tuple(range(plain.ndim))  # on the same grid, with the same channels
         node.attributes["group"] = ir.AttrInt64("group", 1)
         count += 1
     what = (

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import onnxq
+from onnxq import Options
 from onnxq.backends.qnn.small_kernels import ungroup_small_kernels
 from onnxq.runtimes.child import missing
 from onnxq.runtimes.qnn import RUNTIME
@@ -41,6 +42,18 @@ def test_a_plain_convolution_computes_the_same(kernel: int, pad: int, size: int)
 def test_what_is_right_stays(channels: int, kernel: int, stride: int) -> None:
     model = depthwise(channels, kernel, stride)
     assert not apply(ungroup_small_kernels, model, feeds_for(model)[0], tolerance=0)[1]
+
+
+def test_a_model_given_keeps_its_scales(tmp_path: Path) -> None:
+    model = depthwise(36, 1, 2)
+    given = onnxq.quantize(model, feeds_for(model), options=Options(placement="all"), output=tmp_path / "given.onnx")
+    made = onnxq.deploy(tmp_path / "given.onnx", backend="qnn")
+    assert set(made.plan.quantized.values()) == set(given.plan.quantized.values()) == {"Conv"}
+    (before,), (after,) = (
+        [q.qparams[site.name].scale for site in q.plan.sites if site.role == "weight"] for q in (given, made)
+    )
+    np.testing.assert_array_equal(after, before)
+    assert next(node for node in made.model.graph if node.op_type == "Conv").attributes.get_int("group", 0) == 1
 
 
 @pytest.mark.runtime

@@ -1,4 +1,4 @@
-"""Divisions by several constants, as products with their reciprocals: 8 bits round small divisors to 0."""
+"""Divisions by several constants, as products with their reciprocals: a factor may be rounded to 0, a divisor not."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ __all__ = ["constant_divisors"]
 def constant_divisors(model: ir.Model) -> list[Note]:
     """Replace Div by Mul where the divisor is a constant of several float32 numbers, as in position embeddings.
 
-    Divisors from 1 to 10000 have steps of 39 in 8 bits, and of a third of them, evenly spaced by their logarithms, 0 is
-    left. Of their reciprocals the small ones become 0, and what they are multiplied by was made small by the float
-    model, too. A single number is exact in any number of bits, and stays a divisor.
+    Whoever computes with fewer digits rounds small ones of divisors from 1 to 10000 to 0, and divides by that. Of the
+    reciprocals it is those that made small numbers of what they are multiplied by. A single divisor stays.
 
     Args:
         model: changed in place; nodes and tensors keep their names. The numbers differ by float32 rounding.
