@@ -68,12 +68,13 @@ def observable(
     here = [v.name or "" for graph in all_graphs(model) for v in (*graph.inputs, *graph.initializers.values())]
     here += [v.name or "" for node in all_nodes(model) for v in node.outputs]
     groups, found = find_groups(model), set[str]()
+    forms = _Forms(backends())
     refused: OptionError | None = None
     taken = False
     for done, target in enumerate(backends()):
         advance(done)
         try:
-            rewritten = _rewritten(model if base is None else base(target), target)
+            rewritten = forms.rewritten(model if base is None else base(target), target)
             if rewritten is None:
                 continue
             own = groups if rewritten is model else find_groups(rewritten)
@@ -102,17 +103,36 @@ def observable(
     return [name for name in here if name in found]
 
 
-def _rewritten(model: ir.Model, target: Backend) -> ir.Model | None:
-    """A model in the form that a target wants to plan for; none where the target cannot hold it."""
-    if target.rewrite is None:
-        return model
-    rewritten, _ = Prepared.raised(model, target.min_opset)
-    rewritten = model.clone() if rewritten is model else rewritten
-    try:
-        target.rewrite(rewritten)
-    except ModelError:
-        return None
-    return rewritten
+class _Forms:
+    """Models in the form that targets want, whose opset is raised once for all that need a newer one.
+
+    Args:
+        targets: those that will be asked for.
+    """
+
+    def __init__(self, targets: Collection[Backend]) -> None:
+        self._opsets = sorted({target.min_opset for target in targets}, reverse=True)
+        self._raised: dict[tuple[int, int], tuple[ir.Model, ir.Model]] = {}
+
+    def rewritten(self, model: ir.Model, target: Backend) -> ir.Model | None:
+        """A model in the form that a target wants to plan for; none where the target cannot hold it."""
+        if target.rewrite is None:
+            return model
+        rewritten = self._at_opset(model, target).clone()
+        try:
+            target.rewrite(rewritten)
+        except ModelError:
+            return None
+        return rewritten
+
+    def _at_opset(self, model: ir.Model, target: Backend) -> ir.Model:
+        """A model at the newest opset that some target needs and this one reads, or itself if it needs none."""
+        if model.opset_imports.get("", 0) >= target.min_opset:
+            return model
+        opset = next(opset for opset in self._opsets if opset <= target.max_opset)
+        if (id(model), opset) not in self._raised:
+            self._raised[id(model), opset] = model, Prepared.raised(model, opset)[0]
+        return self._raised[id(model), opset][1]
 
 
 def require_one(
