@@ -79,7 +79,7 @@ def test_among_dear_ways_the_faster_one_wins(model: Path) -> None:
 
 def test_a_range_that_meets_the_target_ends_the_search(model: Path) -> None:
     poor = Options(placement="all", weight_bits=7)
-    tried = find(model, 1.0, options=poor).attempts
+    tried = find(model, 68.0, options=poor).attempts  # 32 dB take layers in float, and none that is trained
     best_range = max((a for a in tried if a.level == "range"), key=lambda a: a.metric or 0.0)
     assert best_range.metric is not None and tried[0].metric is not None and best_range.metric > tried[0].metric
     found = find(model, 100.0 - best_range.metric, options=poor)
