@@ -306,7 +306,11 @@ def test_a_dictionary_is_an_argument(tmp_path: Path, dynamo: bool) -> None:
     pytest.importorskip("onnxscript")
     batch = {"shift": torch.randn(2, 3), "x": torch.randn(2, 4)}
     path, names = tmp_path / "trained.onnx", ["shift", "x"]
-    cases = [((batch,), batch), ((batch,), (batch, "label")), ({"batch": batch}, {"batch": batch})]
+    cases: list[tuple[Any, Any]] = [
+        ((batch,), batch),
+        ((batch,), (batch, "label")),
+        ({"batch": batch}, {"batch": batch}),
+    ]
     for example, given in cases[dynamo:]:  # that exporter takes its time
         model = qat.prepare(OfOne(), example, batches=[given], dynamo=dynamo).eval()
         qat.export(model, path, example, input_names=names, dynamo=dynamo)
