@@ -25,6 +25,7 @@ from onnxq.deploying.lacking import lacking
 from onnxq.deploying.shared import without_torn_ties
 from onnxq.deploying.source import in_form, past_quantizers
 from onnxq.errors import BackendError
+from onnxq.for_processor import reduces
 from onnxq.given.artifact import refuse_table
 from onnxq.given.fitted import fit_to_target
 from onnxq.given.not_taken import left_while_running, nothing_to_deploy, refuse_unread
@@ -94,6 +95,7 @@ def deploy(
     """
     options, target = Options.of(options), backend_named(backend)
     target.require(options)
+    unsigned = reduces(target, options)
     options = for_given_numbers(target, options)
     require_output(output)
     path = None if output is None else artifact_path(output, model, target.name)
@@ -108,7 +110,9 @@ def deploy(
         raise nothing_to_deploy(source)
     if not any(site.role == "activation" for site in source.plan.sites):
         raise nothing_to_deploy(source)
-    adopted = _adopt(source, past_quantizers(given), target, options)
+    unquantized = past_quantizers(given)
+    numbers = GivenNumbers(source, target, {name for name, _ in unquantized}, unsigned)
+    adopted = _adopt(numbers, unquantized, options)
     if not adopted.plan.quantized:
         raise nothing_to_deploy(source, adopted.plan)
     plan, bounds = keep_bounds(source, adopted.plan, adopted.numbers, options)
@@ -197,9 +201,9 @@ class _Adopted:
     warnings: Sequence[str]
 
 
-def _adopt(source: Quantized, unquantized: Set[tuple[str, Edge | None]], target: Backend, options: Options) -> _Adopted:
+def _adopt(given: GivenNumbers, unquantized: Set[tuple[str, Edge | None]], options: Options) -> _Adopted:
     """The target's plan with the source's numbers."""
-    given = GivenNumbers(source, target, {name for name, _ in unquantized})
+    source, target = given.source, given.target
     stored = {edge.node for edge in source.plan.by_edge("weight")}
     plan = settled_plan(source.model, target, options, partial(lacking, given, unquantized), store=stored)
     numbers, shared = given.of(plan)

@@ -19,6 +19,7 @@ __all__ = [
     "add_model",
     "add_options",
     "add_output",
+    "add_processor",
     "add_runtime",
     "add_search",
     "add_statistics",
@@ -94,6 +95,19 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_processor(parser: argparse._ActionsContainer) -> None:
+    """Which kind of processor a result is made for."""
+    reduced = "weights: no sums overflow on x86 without VNNI; default for onnxruntime and OpenVINO on such a processor"
+    _add_either(parser, "reduce_range", ("reduce-range", reduced), ("full-range", "weights: all of their range"))
+
+
+def _add_either(parser: argparse._ActionsContainer, field: str, yes: tuple[str, str], no: tuple[str, str]) -> None:
+    """Two flags for a field of the options that is true, false or left to the target, each with its help."""
+    either = parser.add_mutually_exclusive_group()
+    for (flag, text), value in ((yes, True), (no, False)):
+        either.add_argument(f"--{flag}", dest=f"opt_{field}", action="store_const", const=value, help=text)
+
+
 def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None:
     """How to quantize: a flag for every field of :class:`onnxq.Options` that says it.
 
@@ -108,16 +122,13 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
     where = "zero point where the range puts it"
     few = f"weights: {where}; default on onnxruntime for those of at most 4 bits"
-    reduced = "weights: no sums overflow on x86 without VNNI; default for onnxruntime and OpenVINO on such a processor"
     for field, yes, no, texts in (
         ("symmetric", "symmetric", "asymmetric", ("activations: zero point in the middle", f"activations: {where}")),
         ("per_channel", "per-channel", "per-tensor", ("weights: a scale per channel", "weights: one scale per tensor")),
         ("weight_symmetric", "symmetric-weights", "asymmetric-weights", ("weights: zero point in the middle", few)),
-        ("reduce_range", "reduce-range", "full-range", (reduced, "weights: all of their range")),
     ):
-        either = group.add_mutually_exclusive_group()
-        for flag, value, text in ((yes, True, texts[0]), (no, False, texts[1])):
-            either.add_argument(f"--{flag}", dest=f"opt_{field}", action="store_const", const=value, help=text)
+        _add_either(group, field, (yes, texts[0]), (no, texts[1]))
+    add_processor(group)
     group.add_argument(
         "--range",
         dest="opt_range",

@@ -16,6 +16,7 @@ from onnxq.arguments.flags import (
     add_model,
     add_options,
     add_output,
+    add_processor,
     add_runtime,
     add_search,
     add_statistics,
@@ -101,6 +102,7 @@ def _deploy(verb: argparse.ArgumentParser) -> None:
     add_output(verb)
     add_backend(verb, SEVERAL_BACKENDS)
     add_format(verb)
+    add_processor(verb)
     add_runtime(verb, floats=False)
 
 

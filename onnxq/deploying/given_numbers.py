@@ -20,7 +20,7 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.ranged import from_range
-from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
+from onnxq.spec import USUAL_BITS, PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["GivenNumbers"]
 
@@ -36,6 +36,7 @@ class GivenNumbers:
         source: the model given.
         target: the target.
         in_float: tensors that some nodes read past their quantizer.
+        unsigned: weights given as uint8 stay so: sums of products with int8 would overflow.
         refused: tensor → why the target has no grid like the one given, of all plans so far.
         amiss: one of those is that of an activation, with one scale, and no operator of the target has a grid like it:
             the model was made for another kind of target.
@@ -44,6 +45,7 @@ class GivenNumbers:
     source: Quantized
     target: Backend
     in_float: Set[str]
+    unsigned: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     amiss: bool = False
 
@@ -93,7 +95,9 @@ class GivenNumbers:
                 self.amiss |= whole and _refusal(anywhere, found, self.target, plan) is not None
                 own.add(site.name)
             elif found is not None:
-                numbers[site.name] = _held(found, site.spec)
+                keeps = self.unsigned and site.role == "weight" and found.spec.bits == USUAL_BITS
+                signed = site.spec.signed and (found.spec.signed or not keeps)
+                numbers[site.name] = _held(found, replace(site.spec, signed=signed))
         shared = share_grids(self.source.model, plan, numbers)
         _follow_moves(self.source.model, plan, numbers, self.in_float, own)
         for site in plan.sites:
