@@ -12,8 +12,9 @@ from onnxq.backend import Backend
 from onnxq.deploying.exact import hold_exact_constants
 from onnxq.deploying.shared import averages, same_grid, share_grids
 from onnxq.deploying.source import kind_of
+from onnxq.deploying.zero_channels import one_zero_point
 from onnxq.given.fitted import moved_scales
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.sites import REORDERINGS
 from onnxq.planning.table_rows import row
@@ -51,8 +52,11 @@ class GivenNumbers:
 
     def __post_init__(self) -> None:
         self._given: dict[tuple[str, str], QParams] = {}
+        constants = all_constants(self.source.model)
         for site in self.source.plan.sites:
-            self._given.setdefault((kind_of(site.role), site.tensor), self.source.qparams[site.name])
+            found = self.source.qparams[site.name]
+            found = one_zero_point(constants.get(site.tensor), found) if site.role == "weight" else found
+            self._given.setdefault((kind_of(site.role), site.tensor), found)
         self._reading = self.source.plan.by_edge("activation")
         self._nodes = {node.name or "": node for node in all_nodes(self.source.model)}
         self._makers = {v.name or "": node for node in self._nodes.values() for v in node.outputs}
