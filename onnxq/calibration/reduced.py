@@ -25,12 +25,14 @@ from onnxq.graph.values import constant_array
 from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["least_scale", "reduced_numbers"]
+__all__ = ["least_scale", "overflows", "reduced_numbers"]
 
 Floats = NDArray[np.float64]
 
 _STEPS = 127.4
 """Two weights that add up to this many steps are at most 128 once both are rounded: 128 * 255 is below 2**15."""
+_MOST = 128.5
+"""Between what two integers may add up to and what they may not."""
 
 
 def reduced_numbers(found: QParams, readers: Iterable[ir.Node], weight: ir.Value) -> QParams:
@@ -49,6 +51,17 @@ def reduced_numbers(found: QParams, readers: Iterable[ir.Node], weight: ir.Value
         least = once(weight, ("least", found.spec, layout), partial(least_scale, reader, array, found.spec))
         scale = np.maximum(scale, least.astype(np.float32))
     return replace(found, scale=np.asarray(scale, np.float32))
+
+
+def overflows(reader: ir.Node, integers: NDArray[np.floating], spec: QuantSpec) -> bool:
+    """Whether some products of integers of 8 bits, a weight as it is stored, exceed 16 bits.
+
+    Args:
+        reader: see :func:`least_scale`.
+        integers: the weight.
+        spec: how it is quantized.
+    """
+    return bool((least_scale(reader, integers, spec) * _STEPS > _MOST).any())
 
 
 def least_scale(reader: ir.Node, w: NDArray[np.floating], spec: QuantSpec) -> Floats:

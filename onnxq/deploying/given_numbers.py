@@ -12,6 +12,7 @@ from onnxq.backend import Backend
 from onnxq.deploying.exact import hold_exact_constants
 from onnxq.deploying.shared import averages, same_grid, share_grids
 from onnxq.deploying.source import kind_of
+from onnxq.deploying.unsigned_weights import unsigned_weights
 from onnxq.deploying.zero_channels import one_zero_point
 from onnxq.given.fitted import moved_scales
 from onnxq.graph.traverse import all_constants, all_nodes
@@ -21,7 +22,7 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.ranged import from_range
-from onnxq.spec import USUAL_BITS, PerChannel, PerTensor, QuantSpec, Scheme
+from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 
 __all__ = ["GivenNumbers"]
 
@@ -37,7 +38,7 @@ class GivenNumbers:
         source: the model given.
         target: the target.
         in_float: tensors that some nodes read past their quantizer.
-        unsigned: weights given as uint8 stay so: sums of products with int8 would overflow.
+        overflows: sums of products with int8 overflow where the result runs.
         refused: tensor → why the target has no grid like the one given, of all plans so far.
         amiss: one of those is that of an activation, with one scale, and no operator of the target has a grid like it:
             the model was made for another kind of target.
@@ -46,7 +47,7 @@ class GivenNumbers:
     source: Quantized
     target: Backend
     in_float: Set[str]
-    unsigned: bool = False
+    overflows: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     amiss: bool = False
 
@@ -99,9 +100,7 @@ class GivenNumbers:
                 self.amiss |= whole and _refusal(anywhere, found, self.target, plan) is not None
                 own.add(site.name)
             elif found is not None:
-                keeps = self.unsigned and site.role == "weight" and found.spec.bits == USUAL_BITS
-                signed = site.spec.signed and (found.spec.signed or not keeps)
-                numbers[site.name] = _held(found, replace(site.spec, signed=signed))
+                numbers[site.name] = _held(found, site.spec)
         shared = share_grids(self.source.model, plan, numbers)
         _follow_moves(self.source.model, plan, numbers, self.in_float, own)
         for site in plan.sites:
@@ -111,6 +110,8 @@ class GivenNumbers:
             elif lacks and (before := self._before(site)) is not None:
                 numbers[site.name] = _held(self._given["activation", before], site.spec)
         hold_exact_constants(self.source.model, plan, numbers)
+        if self.overflows:
+            numbers |= unsigned_weights(self.source.model, plan, numbers)
         return numbers, shared
 
     def _before(self, site: Site) -> str | None:

@@ -52,8 +52,8 @@ class Options:
             target's own: onnxruntime's of 4 bits and fewer have zero points, unless they are trained or given.
         reduce_range: weights of 8 bits use as much less of their range as it takes that sums of products do not
             overflow on x86-64 processors without VNNI, see :mod:`onnxq.calibration.reduced`, and onnxruntime's costs
-            are those of such a processor; where a model is deployed, its uint8 weights stay uint8 in place of
-            int8, whose sums overflow. None: for onnxruntime and OpenVINO, where this processor is one.
+            are those of such a processor; where a model is deployed, its weights are stored as uint8 in
+            place of int8 where sums overflow. None: for onnxruntime and OpenVINO, where this processor is one.
         range: range method of activations, a name or ``NAME:NUMBER``.
         exclude: patterns of node names, tensor names or op types that stay float.
         include: if any, only what matches one of these patterns is quantized.

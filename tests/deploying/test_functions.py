@@ -59,8 +59,9 @@ def test_convolutions_in_front_stay_in_integers(
     kept = {k.op: k.reason for k in made.plan.kept_float}
     assert ("between two quantizers" in kept.get(function, "")) == apart
     assert (function in [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node]) == apart
+    want = infer(model, FEEDS, optimize=False)["y"]  # exact: its kernels may cut off sums, those of the result do not
     for optimize in (True, False):
-        want, got = (infer(m, FEEDS, optimize=optimize)["y"] for m in (model, onnx.load(tmp_path / "out.onnx")))
+        got = infer(onnx.load(tmp_path / "out.onnx"), FEEDS, optimize=optimize)["y"]
         assert max(float(np.abs(a - b).max()) for a, b in zip(want, got, strict=True)) <= 6 / 127 * 1.01
 
 

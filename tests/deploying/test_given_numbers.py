@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 import onnxq
-from onnxq.cli import main
 from onnxq.errors import BackendError
 from tests.models import build, f32, normal
 
@@ -141,43 +140,3 @@ def test_targets_that_have_such_grids_are_named() -> None:
     )
     with pytest.raises(onnxq.OnnxqError, match=r"its grid is float8.*those of --backend tensorrt_fp8"):
         onnxq.deploy(model, backend="tensorrt")
-
-
-@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_unsigned_weights_stay_so_where_sums_with_signed_ones_overflow(backend: str, tmp_path: Path) -> None:
-    given = tmp_path / "given.onnx"
-    onnx.save(unsigned_weight(), given)
-    codes = next(i for i in onnx.load(given).graph.initializer if len(i.dims) == 4)
-    for flag, kind, zero in (
-        ("reduce-range", onnx.TensorProto.UINT8, 128),
-        ("full-range", onnx.TensorProto.INT8, 0),
-    ):
-        written = tmp_path / flag / "given.onnx"
-        written.parent.mkdir()
-        assert main(["deploy", str(given), "--backend", backend, f"--{flag}", "-o", str(written)]) == 0
-        made = onnxq.read(written, backend=backend)
-        (weight,) = (site for site in made.plan.sites if site.role == "weight")
-        assert set(made.qparams[weight.name].zero_point.ravel().tolist()) == {zero}
-        stored = [i for i in onnx.load(written).graph.initializer if len(i.dims) == 4]
-        assert [i.data_type for i in stored] == [kind]
-        now, before = (onnx.numpy_helper.to_array(tensor).astype(int) for tensor in (stored[0], codes))
-        np.testing.assert_array_equal(now - zero, before - 128)
-
-
-def unsigned_weight() -> onnx.ModelProto:
-    """A convolution with a weight of 8 bits without sign, a scale for each output channel."""
-    codes = np.random.default_rng(0).integers(1, 256, (8, 4, 3, 3)).astype(np.uint8)
-    return build(
-        """(float[1, 4, 8, 8] x) => (float[1, 8, 8, 8] y) {
-            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
-            wd = DequantizeLinear <axis = 0> (w, ws, wz)
-            [conv] a = Conv <pads = [1, 1, 1, 1]> (xd, wd)
-            yq = QuantizeLinear (a, s2, z)  y = DequantizeLinear (yq, s2, z)
-        }""",
-        s=f32(0.03),
-        s2=f32(0.3),
-        z=np.uint8(128),
-        w=codes,
-        ws=np.linspace(0.005, 0.02, 8, dtype=np.float32),
-        wz=np.full(8, 128, np.uint8),
-    )
