@@ -230,7 +230,7 @@ def finish(model: ir.Model, plan: Plan) -> None:
     widen_at_load(model)
     unpack_late(model)
     keep_layout(model)
-    keep_pools(model)
+    keep_pools(model, plan)
     _keep_max_pools(model)
     keep_from_empty(model)
     _shield_bodies(model)
