@@ -65,15 +65,17 @@ def certain(model: ir.Model) -> None:
             node.op_type = "Hardmax"
 
 
-def keep_pools(model: ir.Model) -> None:
-    """Put a Sum of one term, which onnxruntime leaves in place, behind an AveragePool that has to stay float.
+def keep_pools(model: ir.Model, plan: Plan) -> None:
+    """Put a Sum of one term, which onnxruntime leaves in place, behind an AveragePool that is to stay float.
 
-    onnxruntime 1.31 makes a QLinearAveragePool of any that stands between quantizers, planned so or not, and that
-    kernel divides by other counts in some of their forms, see :func:`onnxq.rows.plain_average_pool`. It moves a
-    QuantizeLinear in front of a Reshape, so that one would not keep them apart.
+    onnxruntime 1.31 makes a QLinearAveragePool of any that stands between quantizers, planned so or not. That kernel
+    takes several times as long as the float one with its conversions, and divides by other counts in some forms, see
+    :func:`onnxq.rows.plain_average_pool`. It moves a QuantizeLinear in front of a Reshape, so that one would not keep
+    them apart.
     """
-    pools = (node for node in all_nodes(model) if node.op_type == "AveragePool" and not node.domain)
-    keep_float(model, [n for n in pools if _is_dequantized(n.inputs[0]) and plain_average_pool(n) is not None])
+    pools = [node for node in all_nodes(model) if node.op_type == "AveragePool" and not node.domain]
+    left = [n for n in pools if n.name not in plan.quantized or plain_average_pool(n) is not None]
+    keep_float(model, [node for node in left if _is_dequantized(node.inputs[0])])
 
 
 def keep_float(

@@ -35,7 +35,7 @@ def _keep_apart(model: ir.Model) -> None:
 
     Adding a vector behind a MatMul of static shape is fused into a float Gemm before onnxruntime looks at Q and DQ,
     and the weights are then dequantized at every run. A bias of shape (1, 1, N) is left alone: MatMulIntegerToFloat,
-    then Add.
+    then Add. Where weights are unpacked at load, the float Gemm is what is wanted.
     """
     namer = Namer(model)
     for node in all_nodes(model):
@@ -63,8 +63,8 @@ def _bias_of_a_product(add: ir.Node, position: int) -> np.ndarray | None:
         return None
     if product.shape is None or len(product.shape) <= 2:
         return None
-    producers = [value.producer() for value in matmul.inputs if value is not None]
-    if not any(producer is not None and producer.op_type == "DequantizeLinear" for producer in producers):
+    unpack = matmul.inputs[1].producer() if matmul.inputs[1] is not None else None
+    if unpack is None or unpack.op_type != "DequantizeLinear":
         return None
     array = constant_array(bias)
     return None if array is None else array.reshape((1,) * (len(product.shape) - 1) + (-1,))
@@ -224,13 +224,13 @@ def finish(model: ir.Model, plan: Plan) -> None:
         plan: where it is quantized.
     """
     certain(model)
-    _keep_apart(model)
     _write_slopes(model)
     unpack_at_load(model, plan)
+    _keep_apart(model)
     widen_at_load(model)
     unpack_late(model)
     keep_layout(model)
-    keep_pools(model)
+    keep_pools(model, plan)
     _keep_max_pools(model)
     keep_from_empty(model)
     _shield_bodies(model)

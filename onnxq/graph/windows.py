@@ -1,12 +1,13 @@
-"""The windows of a pool along each axis of its input."""
+"""The windows of a pool or a convolution along each axis of its input."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Axis", "axes_of"]
+__all__ = ["Axis", "axes_of", "share_inside"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Axis:
         begin: padding in front.
         end: padding behind.
         window: elements of a window.
+        gap: from one element of a window to the next.
         step: from one window to the next.
         reach: how far windows can move within the padded input.
     """
@@ -26,14 +28,19 @@ class Axis:
     begin: int
     end: int
     window: int
+    gap: int
     step: int
     reach: int
 
 
 def axes_of(node: ir.Node) -> list[Axis] | None:
-    """The axes of a pool with explicit padding; ``None`` where sizes are not known, or the padding is automatic."""
+    """The axes of a pool, or of a convolution with constant weights, with explicit padding.
+
+    ``None`` where sizes are not known, or the padding is automatic.
+    """
     get, x = node.attributes, node.inputs[0]
-    kernel = get.get_ints("kernel_shape", ())
+    weight = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    kernel = get.get_ints("kernel_shape", ()) or (weight.shape.numpy()[2:] if weight is not None else ())
     count = len(kernel)
     sizes = x.shape[2:] if x is not None and x.shape is not None else ()
     if len(sizes) != count or get.get_string("auto_pad", "NOTSET") != "NOTSET":
@@ -47,5 +54,15 @@ def axes_of(node: ir.Node) -> list[Axis] | None:
     ):
         if not isinstance(size, int):
             return None
-        found.append(Axis(size, begin, end, window, step, size + begin + end - ((window - 1) * gap + 1)))
+        found.append(Axis(size, begin, end, window, gap, step, size + begin + end - ((window - 1) * gap + 1)))
     return found
+
+
+def share_inside(node: ir.Node) -> float:
+    """The share of what windows of a pool or a convolution read that is not padding; 1 where sizes are not known."""
+    share = 1.0
+    for axis in axes_of(node) or ():
+        starts = np.arange(-axis.begin, axis.reach - axis.begin + 1, axis.step)
+        read = starts[:, None] + axis.gap * np.arange(axis.window)
+        share *= float(np.mean((read >= 0) & (read < axis.size))) if read.size else 1.0
+    return share

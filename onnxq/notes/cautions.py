@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.roles import few, samples_to_verify
 from onnxq.calibration.statistics import KeptSample, Statistics
-from onnxq.console.terminal import bytes_text, counts, listed
+from onnxq.console.terminal import bytes_text, counts, decibels, listed
 from onnxq.effort import learns
 from onnxq.for_processor import reduces
 from onnxq.measuring.joined import hidden
@@ -215,6 +215,7 @@ def poor(verification: Verification, options: Options, compare: str = COMPARE) -
         worst_branch = hidden(verification.outputs[name], branches)
         if worst_branch is not None and worst_branch[1].sqnr < floor <= verification.outputs[name].sqnr:
             yield (
-                f"branch {worst_branch[0]!r} of output {name!r} has {worst_branch[1].sqnr:.1f} dB, below the floor of "
-                f"{floor:g} dB: the rest of the output, of larger numbers, hides it"
+                f"branch {worst_branch[0]!r} of output {name!r} has {decibels(worst_branch[1].sqnr)}, below the floor "
+                f"of {floor:g} dB: the rest of the output, of larger numbers, hides it, and {compare} shows where it "
+                "is lost"
             )

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxq
 from onnxq import Options
 from onnxq.backends.onnxruntime.limits import _SOFTMAX_STEPS
+from tests.backends.test_onnxruntime import optimized
 from tests.models import build, f32, feeds_for, normal
 
 OLD = tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32)
@@ -131,3 +132,23 @@ def test_where_nothing_is_found_another_target_is_simulated(tmp_path: Path) -> N
     more = ["--placement", "all", "-o", str(tmp_path / "q.onnx")]
     done = subprocess.run([sys.executable, "-m", "onnxq", *command, *more], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "SQNR" in done.stdout, (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("options", [Options(), Options(placement="all", exclude=("pool",))])
+def test_an_average_pool_that_stays_float_between_convolutions_runs_in_float(options: Options, tmp_path: Path) -> None:
+    """onnxruntime's integer kernel, which it would take unasked, is several times as slow."""
+    model = build(
+        """(float[1, 64, 32, 32] x) => (float[1, 64, 16, 16] y) {
+            [first] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            [pool] p = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (a)
+            [last] y = Conv <pads = [1, 1, 1, 1]> (p, v)
+        }""",
+        w=normal(64, 64, 3, 3, scale=0.1),
+        v=normal(64, 64, 3, 3, scale=0.1, seed=1),
+    )
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(model, feeds_for(model, 8), output=path, options=options)
+    assert set(q.plan.quantized) == {"first", "last"}
+    assert "pool" in {kept.node for kept in q.plan.kept_float}
+    ops = optimized(path)
+    assert ops.count("QLinearConv") == 2 and "AveragePool" in ops and "QLinearAveragePool" not in ops

@@ -16,7 +16,8 @@ from onnx.reference import ReferenceEvaluator
 import onnxq
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import VerificationError
-from onnxq.measuring.final_check import first_look
+from onnxq.measuring.final_check import _warnings, first_look
+from onnxq.measuring.metrics import Errors
 from onnxq.measuring.verification import Verification
 from onnxq.options import Options
 from onnxq.ort.session import Session
@@ -183,3 +184,9 @@ def test_it_can_be_written_as_json() -> None:
     again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert again["samples"] == 6 and again["outputs"]["y"]["sqnr"] == pytest.approx(found.outputs["y"].sqnr)
     assert json.dumps(Verification().to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(("median", "told"), [(5.0, True), (11.9, False), (13.0, False)])
+def test_a_median_sample_is_told_of_only_where_it_is_far_from_the_whole(median: float, told: bool) -> None:
+    said = list(_warnings({"y": Errors(sqnr=12.1, median=median)}, ["y"]))
+    assert any("the median sample has" in text for text in said) == told

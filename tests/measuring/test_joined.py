@@ -135,7 +135,8 @@ def test_the_summary_names_the_branch_that_the_figure_hides(tmp_path: Path, caps
     assert made.verification is not None
     errors = made.verification.branches["y"]["score"]
     assert errors.sqnr < 10 < 30 < made.verification.outputs["y"].sqnr
-    assert any("branch 'score' of output 'y' has" in text for text in made.verification.warnings)
+    (told,) = [text for text in made.verification.warnings if "branch 'score' of output 'y' has" in text]
+    assert told.endswith("hides it, and onnxq compare --backend tengine shows where it is lost")
     given = [str(tmp_path / name) for name in ("m.onnx", "d.npz", "q.onnx")]
     main(["quantize", given[0], "--data", given[1], "--backend", "tengine", "-o", given[2]])
     said = " ".join(capsys.readouterr().out.split())
