@@ -28,6 +28,7 @@ from onnxq.graph.values import filled_values
 from onnxq.measuring.picked import compared_by, said_of, with_outputs, without_outputs
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.measuring.verification import Verification
+from onnxq.notes.by_zero import by_zero
 from onnxq.notes.cautions import cautions
 from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
@@ -225,7 +226,8 @@ def _hints(found: _Found) -> tuple[str, ...]:
     """What to try next."""
     quantized, verification, decider, draft = found
     model, target, options = draft.model, draft.target, draft.options
-    advice = [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
+    advice = [*by_zero(quantized, draft.statistics, verification)]
+    advice += [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
     if options.effort != "best":  # which has tried it
         advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
     advice += low(model, quantized.plan, verification, target, options, decider.sizes, quantized.recipe)
