@@ -236,7 +236,11 @@ def _length(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray], path: Pat
         raise DataError("no array has a first axis", where=where, hint="The first axis of the arrays is the samples.")
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-        raise DataError(f"the arrays have different numbers of samples: {text}", where=where)
+        hint = (
+            "The first axis of each array is the samples; where the batch is another axis of an input (a state of "
+            "layers by batch), put samples of the input's own shape behind one another on a new first axis"
+        )
+        raise DataError(f"the arrays have different numbers of samples: {text}", where=where, hint=hint)
     return next(iter(lengths.values()))
 
 
