@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from onnxq.graph.values import filled_values
 from onnxq.measuring.picked import compared_by, said_of, with_outputs, without_outputs
 from onnxq.measuring.rewrite_cost import rewrite_cost
 from onnxq.measuring.verification import Verification
+from onnxq.notes.by_zero import by_zero
 from onnxq.notes.cautions import cautions
 from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
@@ -97,18 +98,14 @@ class Job:
         if not by.tensors:
             return self._made(prepared, fitted, statistics, reporter, until)
         shown, judging = with_outputs(fitted.model, statistics, by)
-        made = self._made(prepared, fitted._replace(model=shown), judging, reporter, until, by.outputs)
-        result = without_outputs(made, {value.name or "" for value in fitted.model.graph.outputs})
-        checked = ResultCheck(prepared, statistics, self.options, reporter).full(result)
-        assert made.verification is not None
-        compared = replace(
-            made.verification,
-            plain_sqnr=checked.plain_sqnr,
-            quantized_bytes=checked.quantized_bytes,
-            speedup=checked.speedup,
-            float_seconds=checked.float_seconds,
-        )
-        return replace(result, verification=compared, hints=(said_of(by), *result.hints))
+        own = {value.name or "" for value in fitted.model.graph.outputs}
+
+        def completed(result: Quantized, verification: Verification) -> Verification:
+            check = ResultCheck(prepared, statistics, self.options, reporter)
+            return check.complete_as(without_outputs(result, own), verification)
+
+        made = self._made(prepared, fitted._replace(model=shown), judging, reporter, until, by.outputs, completed)
+        return replace(without_outputs(made, own), hints=(said_of(by), *made.hints))
 
     def _made(
         self,
@@ -118,8 +115,15 @@ class Job:
         reporter: Reporter,
         until: float,
         picked: Collection[str] = (),
+        completed: Callable[[Quantized, Verification], Verification] | None = None,
     ) -> Quantized:
-        """What :meth:`run` gives, of a model whose outputs are compared, but for those that are ``picked``."""
+        """What :meth:`run` gives, of a model whose outputs are compared, but for those that are ``picked``.
+
+        Args:
+            prepared, fitted, statistics, reporter, until: as for :meth:`run`.
+            picked: outputs that are not compared.
+            completed: completes the check of the result, see :meth:`ResultCheck.complete_as`; None: as of any other.
+        """
         draft = self._drafted(prepared, fitted, statistics, reporter)
         mends = self._mends(draft.options)
         checks = ResultCheck(prepared, draft.statistics, draft.options, reporter, picked, searched=mends)
@@ -129,7 +133,12 @@ class Job:
             better, tried = improve(found.quantized, found.decider, until)
             found.decider.notes += [note for note in tried if note not in found.decider.notes]
             found = found._replace(quantized=better, verification=checks.look(better))
-        found = found._replace(verification=checks.complete(found.quantized, found.verification))
+        if completed is None:
+            checked = checks.complete(found.quantized, found.verification)
+        else:
+            checks.forget()
+            checked = completed(found.quantized, found.verification)
+        found = found._replace(verification=checked)
         sure: tuple[str, ...] = ()
         if mends:
             checked, sure = told_by_classes(found.decider, found.quantized, found.verification)
@@ -217,7 +226,8 @@ def _hints(found: _Found) -> tuple[str, ...]:
     """What to try next."""
     quantized, verification, decider, draft = found
     model, target, options = draft.model, draft.target, draft.options
-    advice = [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
+    advice = [*by_zero(quantized, draft.statistics, verification)]
+    advice += [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
     if options.effort != "best":  # which has tried it
         advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
     advice += low(model, quantized.plan, verification, target, options, decider.sizes, quantized.recipe)

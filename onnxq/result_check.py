@@ -81,21 +81,24 @@ class ResultCheck:
             seen = last[1] if last is not None and last[0] is quantized else self._looked(quantized, again=True)
             full = seen.completed()
             advance(1)
-        more: dict[str, Any] = {name: getattr(full, name) for name in ("plain_sqnr", "speedup", "float_seconds")}
-        lost = full.warnings[len(seen.verification.warnings) :]
-        return replace(verification, warnings=(*verification.warnings, *lost), **more)
+        return _told_all(verification, seen, full)
 
-    def full(self, quantized: Quantized) -> Verification:
-        """The whole check of a result at once.
+    def complete_as(self, written: Quantized, verification: Verification) -> Verification:
+        """What :meth:`complete` gives, where the result that was looked at had outputs that the written one has not.
+
+        Args:
+            written: the result without these outputs: it is checked from the start, its size and speed are told.
+            verification: how far the one with them is from float.
 
         Raises:
-            VerificationError: it is not valid, or does not run.
+            VerificationError: the result is not valid, or does not run.
         """
         self.forget()
-        with self._reporter.phase("check", total=1, unit="models") as advance:
-            checked = self._looked(quantized).completed()
+        with self._reporter.phase("measure speed", total=1, unit="models") as advance:
+            seen = self._looked(written)
+            full = seen.completed()
             advance(1)
-        return checked
+        return _told_all(verification, seen, full)
 
     def forget(self) -> None:
         """Let go of the result that was looked at last, which is still loaded."""
@@ -115,3 +118,11 @@ class ResultCheck:
             picked=self._picked,
             again=again,
         )
+
+
+def _told_all(verification: Verification, seen: FirstLook, full: Verification) -> Verification:
+    """A verification, with what the full check of the result tells beside what a look at it did."""
+    names = ("plain_sqnr", "quantized_bytes", "speedup", "float_seconds")
+    lost = full.warnings[len(seen.verification.warnings) :]
+    more: dict[str, Any] = {name: getattr(full, name) for name in names}
+    return replace(verification, warnings=(*verification.warnings, *lost), **more)

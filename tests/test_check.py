@@ -115,6 +115,26 @@ def test_data_of_which_no_sample_is_usable() -> None:
     assert (found.level, found.where) == ("error", "input 'image'")
 
 
+def test_few_rows_of_a_table_with_rare_large_numbers_are_like_the_training_data() -> None:
+    """Its spread in training is that of numbers which 16 rows have not; rows in another unit are told all the same."""
+    random = np.random.default_rng(0)
+    trained = np.exp(1.5 * random.standard_normal((4000, 8))).astype(np.float32)
+    trained[:40] *= 25  # a batch that a moving average still remembers
+    model = build(
+        "(float[1, 8] x) => (float[1, 4] y) { n = BatchNormalization (x, one, none, m, v)\n y = MatMul (n, w) }",
+        one=np.ones(8, np.float32),
+        none=np.zeros(8, np.float32),
+        m=trained.mean(0),
+        v=trained.var(0),
+        w=normal(8, 4),
+    )
+    rows = np.exp(1.5 * random.standard_normal((16, 8))).astype(np.float32)
+    said = "does not look like the training data"
+    assert not [f for f in check(model, data=rows) if said in f.what]
+    assert [f for f in check(model, data=rows / 50) if said in f.what]
+    assert [f for f in check(model, data=rows * 50) if said in f.what]
+
+
 @pytest.mark.parametrize("change", [lambda x: x * 255, lambda x: x * 40 - 20, lambda x: x / 50])
 def test_data_unlike_the_training_data(change: Any) -> None:
     found = only(check(MODEL, data=change(digits())), "does not look like the training data")

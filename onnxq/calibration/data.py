@@ -20,7 +20,7 @@ from onnxq.calibration.feeds import Fitter
 from onnxq.calibration.images import SUFFIXES, ImageReader
 from onnxq.calibration.numpy_files import RowArray, load_feed, open_npy, open_npz
 from onnxq.calibration.samples import Samples, Within, length_of
-from onnxq.console.terminal import plural
+from onnxq.console.terminal import listed, plural
 from onnxq.errors import DataError
 from onnxq.file_system import is_there
 from onnxq.options import ImageOptions
@@ -31,6 +31,8 @@ from onnxq.user_code import at_home, function_of, split_name
 __all__ = ["Samples", "of_pictures", "open_data"]
 
 _PICTURES = "folder of picture files"
+_SHOWN = 4
+"""Folders that a message names."""
 
 _STATISTICS = {"header", "integers", "reals", "hist_offsets"}
 """Arrays that are in a statistics file, see :mod:`onnxq.calibration.archive`."""
@@ -144,7 +146,7 @@ def _from_folder(
     kinds = _kinds(folder)
     present = [kind for kind, found in kinds.items() if found]
     if not present:
-        raise DataError("no samples", where=where, hint="The folder has no .npz, .npy or picture files.")
+        raise DataError("no samples", where=where, hint=_elsewhere(folder))
     if len(present) > 1:
         counts = ", ".join(plural(len(kinds[kind]), f"{kind} file") for kind in present)
         raise DataError(f"the folder mixes {counts}", where=where, hint="Keep one kind in a folder.")
@@ -168,6 +170,17 @@ def _kinds(folder: Path) -> dict[str, list[Path]]:
         "npy": [p for p in files if p.suffix == ".npy" and p.parent == folder],
         "picture": [p for p in files if p.suffix.lower() in SUFFIXES],
     }
+
+
+def _elsewhere(folder: Path) -> str:
+    """What a folder without samples has not, and what the folders in it have."""
+    inside = sorted({p.relative_to(folder).parts[0] for p in folder.rglob("*.np[yz]") if p.parent != folder})
+    if not inside:
+        return "The folder has no .npz, .npy or picture files."
+    return (
+        f"Arrays are read from the folder itself, not from those in it ({listed([repr(n) for n in inside], _SHOWN)}): "
+        "write a file .npz for each sample, with an array for each input."
+    )
 
 
 def _from_object(
@@ -236,7 +249,11 @@ def _length(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray], path: Pat
         raise DataError("no array has a first axis", where=where, hint="The first axis of the arrays is the samples.")
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-        raise DataError(f"the arrays have different numbers of samples: {text}", where=where)
+        hint = (
+            "The first axis of each array is the samples; where the batch is another axis of an input (a state of "
+            "layers by batch), put samples of the input's own shape behind one another on a new first axis"
+        )
+        raise DataError(f"the arrays have different numbers of samples: {text}", where=where, hint=hint)
     return next(iter(lengths.values()))
 
 

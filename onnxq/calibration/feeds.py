@@ -121,7 +121,8 @@ class Fitter:
         if len(self._inputs) != 1:
             wrong = f"the data gives a single {type(item).__name__}, the model has {len(self._inputs)} inputs"
             names = ", ".join(repr(info.name) for info in self._inputs)
-            raise DataError(wrong, where=where, hint=f"Give a dict with the names {names}.")
+            hint = f"Give all arrays of a sample by their names {names}: in a dict, or in an .npz file."
+            raise DataError(wrong, where=where, hint=hint)
         return {self._inputs[0].name: item}
 
     def _is_array(self, part: object) -> bool:

@@ -205,7 +205,10 @@ class Looker:
         moving, different = self._moving[name], len(self._hashes[name])
         if not big or low == high or moving <= 1:
             return
-        if different == 1:
+        others = any(len(seen) > 1 for other, seen in self._hashes.items() if other != name)
+        if different == 1 and others and not self._states.get(name, False):  # a matrix that is the same at each run
+            yield Finding("note", place, "all samples are identical", "Right only if it is so in use.")
+        elif different == 1:
             yield Finding("warning", place, "all samples are identical", "Give different samples.")
         elif different <= moving // 2:
             yield Finding("warning", place, f"only {different} of {moving} samples differ")

@@ -25,6 +25,10 @@ __all__ = ["Fingerprint", "fingerprint"]
 
 _MEAN_OFF, _SPREAD_OFF = 4.0, 5.0
 """Median over channels of |mean - trained mean| / trained std, and of the ratio of stds, that are suspicious."""
+_FEW, _SPREAD_OFF_OF_FEW = 256, 25.0
+"""Values of a channel, below which what is rare in training is likely not among them. The spread of a log-normal one
+(incomes, counts) is that of its largest: 16 values show two fifths of it, and less where the last batches of training
+had one that is larger than most."""
 _LIVE = 1e-12
 """A variance above this is of a channel that was in use."""
 
@@ -72,7 +76,8 @@ class Fingerprint:
             return []
         off = float(np.median(np.abs(x.mean(axis=1) - mean) / std))
         spread = float(np.median(x.std(axis=1) / std))
-        if off < _MEAN_OFF and 1 / _SPREAD_OFF < spread < _SPREAD_OFF:
+        narrowest = 1 / (_SPREAD_OFF if x.shape[1] >= _FEW else _SPREAD_OFF_OF_FEW)
+        if off < _MEAN_OFF and narrowest < spread < _SPREAD_OFF:
             return []
         what = (
             "the data does not look like the training data: the first BatchNormalization sees "

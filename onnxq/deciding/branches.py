@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind
 from onnxq.calibration.statistics import Statistics, TensorStatistics
-from onnxq.console.terminal import decibels
+from onnxq.console.terminal import decibels, listed
 from onnxq.deciding.ties import concats_by_tie, own_qparams, sqnr_with
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options, Override
@@ -18,13 +18,15 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.spec import WIDE, WIDE_OPSET, Scheme
 
-__all__ = ["LostBranch", "lost_branches", "remedy", "to_keep_float", "with_wide_concats"]
+__all__ = ["LostBranch", "lost_branches", "said_of", "to_keep_float", "told", "with_wide_concats"]
 
 _LOST = 15.0
 """dB that a branch must keep."""
 _GAIN = 6.0
 """dB more that a scale of its own would give it."""
 
+_NAMED = 3
+"""Branches of a Concat that a warning names."""
 _PLAIN = frozenset({"Add", "Concat", "Mul", "Sub"})
 """Arithmetic that any processor computes alike."""
 _BEHIND = "what it reads stays float from Concat {!r} on"
@@ -147,7 +149,45 @@ def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: 
     return replace(options, override=override) if concats else None
 
 
-def remedy(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) -> str:
+def told(model: ir.Model, plan: Plan, target: Backend, lost: Sequence[LostBranch]) -> Iterator[str]:
+    """Warnings of branches that are lost, with what a user can do: one for all of a Concat.
+
+    Args:
+        model: the float model.
+        plan: where it is quantized.
+        target: the backend.
+        lost: the branches.
+    """
+    by_remedy: dict[str, list[LostBranch]] = {}
+    for branch in lost:
+        by_remedy.setdefault(_remedy(model, plan, target, branch), []).append(branch)
+    for remedy, branches in by_remedy.items():
+        yield from (f"{text}: {remedy}" for text in said_of(branches).values())
+
+
+def said_of(lost: Iterable[LostBranch]) -> dict[str, str]:
+    """Concat → what its branches lose, as a sentence."""
+    by_concat: dict[str, list[LostBranch]] = {}
+    for branch in lost:
+        by_concat.setdefault(branch.concat, []).append(branch)
+    return {name: str(all_[0]) if len(all_) == 1 else _all_of(all_) for name, all_ in by_concat.items()}
+
+
+def _all_of(branches: Sequence[LostBranch]) -> str:
+    names = listed([repr(branch.branch) for branch in branches], _NAMED)
+    kept, own = (_between([b.sqnr for b in branches]), _between([b.own for b in branches]))
+    return (
+        f"branches {names} of Concat {branches[0].concat!r} keep {kept} with one scale for the whole tensor, "
+        f"{own} with their own"
+    )
+
+
+def _between(levels: Sequence[float]) -> str:
+    low, high = decibels(min(levels)), decibels(max(levels))
+    return low if low == high else f"{low} to {high}"
+
+
+def _remedy(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) -> str:
     """What a user can do about a branch that is lost."""
     if target.all_integers:
         if not _tail(model, plan, target, branch):

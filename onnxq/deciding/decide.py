@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from onnxq.console.terminal import listed
 from onnxq.deciding.amplifiers import OF_ANGLES, noise_amplifiers
-from onnxq.deciding.branches import LostBranch, lost_branches, remedy, to_keep_float, with_wide_concats
+from onnxq.deciding.branches import LostBranch, lost_branches, said_of, to_keep_float, told, with_wide_concats
 from onnxq.deciding.coarse import coarse_weights
 from onnxq.deciding.decider import SEARCH, Decider, Made
 from onnxq.deciding.what_hurts import Raised, storable
@@ -79,11 +79,11 @@ def _without_lost_branches(decider: Decider, made: Made) -> Made:
         if len(left) < len(lost):
             made = wide
             kept = [branch for branch in lost if branch.concat not in {other.concat for other in left}]
-            decider.notes += [f"16 bits for Concat {branch.concat!r}: {branch}" for branch in kept]
+            decider.notes += [f"16 bits for Concat {name!r}: {text}" for name, text in said_of(kept).items()]
             lost = left
         else:
             decider.options = before
-    decider.warnings += [f"{branch}: {remedy(model, made.quantized.plan, target, branch)}" for branch in lost]
+    decider.warnings += told(model, made.quantized.plan, target, lost)
     return made
 
 

@@ -146,6 +146,11 @@ class Session:
 
     def _about(self, feeds: Mapping[str, NDArray[Any]], message: str) -> str:
         """What to do about feeds that the model does not run on."""
+        whole = [repr(info.name) for info in self.inputs if info.dtype.kind in "iu"]
+        if whole and "out of data bounds" in message:
+            return (
+                f"Check the values of {', '.join(whole)}: is an index beyond what the model has, of another vocabulary?"
+            )
         hint = "Check the names, types and shapes of the inputs"
         for info in self.inputs:
             shape = np.shape(feeds.get(info.name, ()))

@@ -61,7 +61,7 @@ def test_a_fixed_batch_is_explained() -> None:
 def test_too_few_arrays_and_a_single_array_for_two_inputs() -> None:
     with pytest.raises(DataError, match="2 inputs"):
         feeds([(IMAGES[0],)], IMAGE, STATE)
-    with pytest.raises(DataError, match="'x', 'h'"):
+    with pytest.raises(DataError, match=r"'x', 'h': in a dict, or in an \.npz file"):
         feeds([IMAGES[0]], IMAGE, STATE)
 
 
@@ -83,6 +83,14 @@ def test_empty_files_and_folders(tmp_path: Path) -> None:
     for name in ("e.npz", "z.npz", "empty"):
         with pytest.raises(DataError, match="no samples"):
             feeds(tmp_path / name)
+
+
+def test_a_folder_for_each_input_says_what_is_read(tmp_path: Path) -> None:
+    for name, arrays in (("x", IMAGES), ("h", STATES)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "0.npy", arrays[0])
+    with pytest.raises(DataError, match=r"not from those in it \('h', 'x'\): write a file .npz for each sample"):
+        feeds(tmp_path, IMAGE, STATE)
 
 
 def test_different_lengths_are_refused(tmp_path: Path) -> None:

@@ -383,3 +383,15 @@ def test_an_extra_array_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixt
     assert [r.getMessage() for r in caplog.records] == [
         "the data's 'label' is not an input of the model and is not used"
     ]
+
+
+def test_a_state_whose_batch_is_another_axis(tmp_path: Path) -> None:
+    """Layers by batch: along its own batch it does not say which axis counts samples, in front it does."""
+    inputs = [InputInfo("x", np.dtype(np.float32), (1, 3)), InputInfo("h", np.dtype(np.float32), (2, 1, 4))]
+    x, state = np.zeros((6, 3), np.float32), np.arange(48, dtype=np.float32).reshape(2, 6, 4)
+    np.savez(tmp_path / "d.npz", x=x, h=state)
+    with pytest.raises(DataError, match=r"'x' has 6, 'h' has 2\. .*batch is another axis.*on a new first axis"):
+        list(open_data(tmp_path / "d.npz", inputs))
+    np.savez(tmp_path / "d.npz", x=x, h=state.transpose(1, 0, 2)[:, :, None])
+    read = [feeds["h"] for feeds in open_data(tmp_path / "d.npz", inputs)]
+    np.testing.assert_array_equal(np.concatenate(read, axis=1), state)

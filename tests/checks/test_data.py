@@ -59,6 +59,20 @@ def test_caches_that_repeat_are_still_told() -> None:
     assert {f.what for f in looker.findings() if "past" in f.where} == {"all samples are identical"}
 
 
+def test_an_input_that_rests_beside_others_is_no_warning() -> None:
+    """A transition matrix, say; where all rest, the sample is one."""
+    model = build(
+        "(float[1, 4] x, float[4, 4] m) => (float[1, 4] y) { h = MatMul (x, w)\n y = MatMul (h, m) }", w=normal(4, 4)
+    )
+    matrix = normal(4, 4, seed=1)
+    moving = [{"x": normal(1, 4, seed=k), "m": matrix} for k in range(4)]
+    alike = {f.where: f.level for f in onnxq.check(model, data=moving) if "identical" in f.what}
+    assert alike == {"input 'm'": "note"}
+    assert not [text for text in onnxq.calibrate(model, moving).warnings() if "identical" in text]
+    still = [f.level for f in onnxq.check(model, data=moving[:1] * 4) if "identical" in f.what]
+    assert still and set(still) == {"warning"}
+
+
 def test_caches_that_are_always_empty_are_told_once_for_all_layers() -> None:
     assert looked([0, 0]) == [f"input 'past.{k}': empty in all samples" for k in range(LAYERS)]
     texts = onnxq.calibrate(cached(), feeds([0] * 12)).warnings()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -117,6 +118,24 @@ def test_a_scale_of_the_inputs_alone_loses_a_branch_too(ratio: float, warned: bo
     exact, got = (np.concatenate([Session(m).run(f)["y"][:, 4:] for f in feeds_for(model)]) for m in (q.model, small))
     sqnr = 10 * np.log10(np.square(exact).sum() / np.square(got - exact).sum())
     assert (sqnr < 15) == warned
+
+
+def test_many_branches_of_one_concat_are_one_warning() -> None:
+    """A cost volume: as many correlations as there are shifts, beside features that are larger."""
+    small = "".join(f"s{k} = Mul (x, k{k})\n" for k in range(9))
+    names = ", ".join(f"s{k}" for k in range(9))
+    constants: dict[str, Any] = {f"k{k}": np.array([0.001 + 0.0001 * k], np.float32) for k in range(9)}
+    constants["w"] = normal(4, 40, 1, 1)
+    model = build(
+        f"(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {{ {small} [join] c = Concat <axis = 1> (x, {names})\n"
+        "[last] y = Conv (c, w) }",
+        **constants,
+    )
+    q = onnxq.quantize(model, feeds_for(model), backend="tengine")
+    assert q.verification is not None
+    (found,) = (text for text in q.verification.warnings if "of Concat 'join'" in text)
+    assert found.startswith("branches 's0', 's1', 's2' and 6 more of Concat 'join' keep ")
+    assert " dB to " in found and found.endswith(" with their own: tengine has one scale for all that a Concat joins")
 
 
 def test_a_chip_without_float_gets_the_concat_in_16_bits() -> None:

@@ -13,6 +13,8 @@ import onnxq
 from onnxq import Options
 from onnxq.calibration.collect import collect
 from onnxq.graph.files.load import load
+from onnxq.measuring import final_check
+from onnxq.notes import cautions
 from tests.contract import quantize_checked
 from tests.models import images
 from tests.picking_nets import detector, labels, picked_from
@@ -54,6 +56,19 @@ def test_the_result_has_the_outputs_of_the_float_model(tmp_path: Path) -> None:
     by_cost = onnxq.quantize(detector(), FEEDS)
     reasons = {kept.op: kept.reason for kept in by_cost.plan.kept_float}
     assert reasons["Sigmoid"] == "it computes what is picked from, which stays float", reasons
+
+
+@pytest.mark.parametrize("slow_first", [True, False])
+def test_a_warning_of_the_speed_is_of_the_speed_shown(monkeypatch: pytest.MonkeyPatch, *, slow_first: bool) -> None:
+    """What compares the result has more outputs than what is written: only the latter's speed counts."""
+    times = [(0.002, 0.004), (0.002, 0.001)][:: 1 if slow_first else -1]
+    measured = iter(times)
+    monkeypatch.setattr(cautions, "_SLOW", 0.85)  # which is not said in tests else
+    monkeypatch.setattr(final_check, "glance", lambda *_: next(measured, times[-1]))
+    made = onnxq.quantize(labels(), FEEDS, options=AUTO)
+    assert made.verification is not None and made.verification.speedup is not None
+    warned = [text for text in made.verification.warnings if "of the float model's speed" in text]
+    assert bool(warned) == (made.verification.speedup < 0.85), warned
 
 
 def test_statistics_of_a_file_give_the_same(tmp_path: Path) -> None:

@@ -159,6 +159,19 @@ def test_failing_node_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+def test_an_index_beyond_a_table_names_the_inputs_of_integers() -> None:
+    """Names, types and shapes are right: it is the values."""
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[2] x, int64[N] ids) => (float[N, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
+            e = Gather(w, ids)
+            y = Add(e, x)
+        }""")
+    session = Session(model)
+    with pytest.raises(ExecutionError, match="Check the values of 'ids': is an index beyond what the model has"):
+        session.run({"x": np.zeros(2, np.float32), "ids": np.array([1, 7])})
+
+
 def test_pictures_of_sides_that_a_model_cannot_halve() -> None:
     model = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 17]>
