@@ -20,6 +20,7 @@ from onnxq.notes.commands import COMPARE
 from onnxq.notes.other_shapes import other_shapes
 from onnxq.notes.reasons import LOST, by_reason, to_exclude
 from onnxq.options import Options
+from onnxq.ort.overflow import products_overflow
 from onnxq.plan import Plan
 from onnxq.planning.weightless import ALREADY
 
@@ -153,7 +154,8 @@ def slower_than_float(
     """
     causes, ways_out = [], []
     if quantized:
-        causes.append("conversions cost more than integers gain")
+        little = "integers gain little on this processor (x86 without VNNI), and conversions cost"
+        causes.append(little if products_overflow() else "conversions cost more than integers gain")
         ways_out.append(to_exclude(Counter(quantized.values())))
     if "Gather" in stored.values():
         causes.append("rows of a table are unpacked as they are read")

@@ -134,6 +134,16 @@ def test_a_result_slower_than_the_float_model(speed: float, seconds: float, said
 
 
 @pytest.mark.usefixtures("speed_is_told")
+@pytest.mark.parametrize("overflow", [True, False])
+def test_a_processor_slow_in_integers_is_named_as_the_cause(overflow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxq.notes.cautions.products_overflow", lambda: overflow)
+    run = Verification(samples=8, speedup=0.6, float_seconds=0.02)
+    found = cautions(Plan("onnxruntime", (), {"m": "MatMul"}), run, Options(), Statistics("", samples=8))
+    (slow,) = (text for text in found if "of the float model's speed" in text)
+    assert ("integers gain little on this processor (x86 without VNNI)" in slow) == overflow
+
+
+@pytest.mark.usefixtures("speed_is_told")
 @pytest.mark.parametrize(("op", "said"), [("Gather", True), ("GRU", False)])
 def test_rows_that_are_unpacked_at_every_run(op: str, said: bool) -> None:
     """A recurrent layer's weights are unpacked once: a slow run has another cause then, noise most likely."""
