@@ -12,7 +12,8 @@ opset 20.
 On x86-64 without VNNI instructions the kernels add pairs of 8-bit products in 16 bits, which overflows, and are slower.
 Where this processor is one, weights have a reduced range, as much as each channel needs, and layers the costs measured
 there (onnxruntime 1.32, AVX-512 without VNNI). ``--reduce-range`` says that the model will run on such a processor,
-``--full-range`` that it will run on another.
+``--full-range`` that it will run on another. Weights that a model given has are stored as uint8 where they would
+overflow: the kernels for these are exact, and take up to twice the time.
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ Verified on OpenVINO 2026.4.1, x86-64 with AVX512-VNNI and AMX, opsets 17 to 24,
 by numbers: which operators have integer kernels, at which zero points, and that both formats run in the same kernels.
 Layer by layer the codes are onnxruntime's, but for four in a million, which are at a tie to the last bits of a float32
 and differ by one. Without VNNI (AVX-512 alone) its sums of 8-bit products overflow as onnxruntime's do: where this
-processor is such a one, or with ``--reduce-range``, weights have a reduced range, with which the numbers are
-onnxruntime's again. Other processors, GPU and NPU: from OpenVINO's documents only.
+processor is such a one, or with ``--reduce-range``, weights have a reduced range, or are uint8 where they
+were given, with which the numbers are onnxruntime's again; some convolutions with uint8 weights run in float. Other
+processors, GPU and NPU: from OpenVINO's documents only.
 """
 
 from __future__ import annotations
