@@ -24,7 +24,7 @@ from onnxq.deploying.given_numbers import GivenNumbers
 from onnxq.deploying.lacking import lacking
 from onnxq.deploying.shared import without_torn_ties
 from onnxq.deploying.source import in_form, past_quantizers
-from onnxq.deploying.unsigned_weights import stored_without_sign
+from onnxq.deploying.unsigned_weights import without_sign
 from onnxq.errors import BackendError
 from onnxq.for_processor import reduces
 from onnxq.given.artifact import refuse_table
@@ -83,7 +83,7 @@ def deploy(
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         backend: name of the target.
         output: where to write the artifact: a file, or a folder. Nothing is written without it.
-        options: opset, format, exclusions and inclusions.
+        options: opset, format, exclusions and inclusions, and whether it is to run on x86 without VNNI.
 
     Returns:
         The quantized model; ``notes`` say which quantizers of the source the target has no use for, and which scales
@@ -96,7 +96,7 @@ def deploy(
     """
     options, target = Options.of(options), backend_named(backend)
     target.require(options)
-    overflows = reduces(target, options)
+    exact_as_uint8 = target.overflows is not None and reduces(target, options)
     options = for_given_numbers(target, options)
     require_output(output)
     path = None if output is None else artifact_path(output, model, target.name)
@@ -112,7 +112,7 @@ def deploy(
     if not any(site.role == "activation" for site in source.plan.sites):
         raise nothing_to_deploy(source)
     unquantized = past_quantizers(given)
-    numbers = GivenNumbers(source, target, {name for name, _ in unquantized}, overflows)
+    numbers = GivenNumbers(source, target, {name for name, _ in unquantized}, exact_as_uint8)
     adopted = _adopt(numbers, unquantized, options)
     if not adopted.plan.quantized:
         raise nothing_to_deploy(source, adopted.plan)
@@ -237,8 +237,7 @@ def _changed(given: GivenNumbers, plan: Plan, numbers: Mapping[str, QParams], sh
     if shared:
         moved = ", ".join(map(repr, shared))
         yield f"deploy: tensors without a scale share one with others on {name}: that of {moved} was moved"
-    if given.overflows:
-        yield from stored_without_sign(plan)
+    yield from without_sign(given.unsigned)
     if raised := given.moved(plan, numbers).keys() - set(shared):
         names = ", ".join(repr(s.tensor) for s in plan.sites if s.tensor in raised)
         yield f"deploy: their bias does not fit 32 bits with the scales given for {names}; they were raised"

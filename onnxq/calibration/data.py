@@ -179,7 +179,7 @@ def _elsewhere(folder: Path) -> str:
         return "The folder has no .npz, .npy or picture files."
     return (
         f"Arrays are read from the folder itself, not from those in it ({listed([repr(n) for n in inside], _SHOWN)}): "
-        "write a file .npz for each sample, with an array for each input."
+        "give one of them if it holds whole samples; else write a file .npz for each, with an array for each input."
     )
 
 
@@ -251,7 +251,7 @@ def _length(arrays: Mapping[str, RowArray] | Mapping[str, np.ndarray], path: Pat
         text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
         hint = (
             "The first axis of each array is the samples; where the batch is another axis of an input (a state of "
-            "layers by batch), put samples of the input's own shape behind one another on a new first axis"
+            "layers by batch), put samples of the input's own shape behind one another on a new first axis."
         )
         raise DataError(f"the arrays have different numbers of samples: {text}", where=where, hint=hint)
     return next(iter(lengths.values()))

@@ -31,8 +31,8 @@ Floats = NDArray[np.float64]
 
 _STEPS = 127.4
 """Two weights that add up to this many steps are at most 128 once both are rounded: 128 * 255 is below 2**15."""
-_MOST = 128.5
-"""Between what two integers may add up to and what they may not."""
+_MOST = 128
+"""What two integers may add up to: times 255 it is below 2**15."""
 
 
 def reduced_numbers(found: QParams, readers: Iterable[ir.Node], weight: ir.Value) -> QParams:
@@ -53,15 +53,20 @@ def reduced_numbers(found: QParams, readers: Iterable[ir.Node], weight: ir.Value
     return replace(found, scale=np.asarray(scale, np.float32))
 
 
-def overflows(reader: ir.Node, integers: NDArray[np.floating], spec: QuantSpec) -> bool:
-    """Whether some products of integers of 8 bits, a weight as it is stored, exceed 16 bits.
+def overflows(reader: ir.Node, integers: NDArray[np.floating], zero_point: NDArray[np.int64]) -> bool:
+    """Whether some products of integers of 8 bits, a weight as it is stored, exceed 16 bits, or may do so.
+
+    A depthwise convolution whose channels have several zero points has another kernel, whose sums do overflow.
 
     Args:
         reader: see :func:`least_scale`.
         integers: the weight.
-        spec: how it is quantized.
+        zero_point: of all of it, or of each channel.
     """
-    return bool((least_scale(reader, integers, spec) * _STEPS > _MOST).any())
+    if _is_depthwise(reader, integers.shape):
+        return bool((zero_point != zero_point.flat[0]).any())
+    rows = _summed(reader, np.asarray(integers, np.float32))
+    return rows is not None and bool(rows.size) and float(_pairs(rows).max()) > _MOST
 
 
 def least_scale(reader: ir.Node, w: NDArray[np.floating], spec: QuantSpec) -> Floats:
@@ -80,13 +85,25 @@ def least_scale(reader: ir.Node, w: NDArray[np.floating], spec: QuantSpec) -> Fl
     rows = _summed(reader, np.asarray(w, np.float32))
     if rows is None or not rows.size:
         return np.zeros(shape)
-    if rows.shape[-1] % 2:
-        rows = np.concatenate([rows, np.zeros((*rows.shape[:-1], 1), rows.dtype)], axis=-1)
-    most = np.abs(rows[..., 0::2] + rows[..., 1::2]).max(axis=-1).astype(np.float64)
+    most = _pairs(rows).max(axis=-1).astype(np.float64)
     while most.ndim > 1:
         most = most.max(axis=0)
     found = most / _STEPS
     return found if found.shape == shape else np.full(shape, found.max())
+
+
+def _pairs(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What two neighbours along the last axis add up to, without sign."""
+    if rows.shape[-1] % 2:
+        rows = np.concatenate([rows, np.zeros((*rows.shape[:-1], 1), rows.dtype)], axis=-1)
+    sums: NDArray[np.float32] = np.abs(rows[..., 0::2] + rows[..., 1::2])
+    return sums
+
+
+def _is_depthwise(reader: ir.Node, shape: tuple[int, ...]) -> bool:
+    """Whether a weight is that of a convolution of each channel alone."""
+    alone = len(shape) > 2 and shape[1] == 1 and reader.attributes.get_int("group", 1) == shape[0]
+    return reader.op_type == "Conv" and reader.domain == "" and alone
 
 
 def _summed(reader: ir.Node, w: NDArray[np.float32]) -> NDArray[np.float32] | None:
@@ -103,7 +120,6 @@ def _summed(reader: ir.Node, w: NDArray[np.float32]) -> NDArray[np.float32] | No
         return w if reader.attributes.get_int("transB", 0) else w.T
     if reader.op_type == "ConvTranspose":
         return np.moveaxis(w, (0, 1), (-1, -2)) if w.ndim > 2 else None
-    depthwise = w.shape[1:2] == (1,) and reader.attributes.get_int("group", 1) == w.shape[0]
-    if reader.op_type == "Conv" and w.ndim > 2 and not depthwise:
+    if reader.op_type == "Conv" and w.ndim > 2 and not _is_depthwise(reader, w.shape):
         return np.moveaxis(w, 1, -1).reshape(w.shape[0], -1)
     return None

@@ -38,8 +38,9 @@ class GivenNumbers:
         source: the model given.
         target: the target.
         in_float: tensors that some nodes read past their quantizer.
-        overflows: sums of products with int8 overflow where the result runs.
+        exact_as_uint8: sums of products with int8 overflow where the result runs, and with uint8 they do not.
         refused: tensor → why the target has no grid like the one given, of all plans so far.
+        unsigned: sites of weights that are uint8 for that reason, in the last plan.
         amiss: one of those is that of an activation, with one scale, and no operator of the target has a grid like it:
             the model was made for another kind of target.
     """
@@ -47,8 +48,9 @@ class GivenNumbers:
     source: Quantized
     target: Backend
     in_float: Set[str]
-    overflows: bool = False
+    exact_as_uint8: bool = False
     refused: dict[str, str] = field(default_factory=dict)
+    unsigned: Set[str] = frozenset()
     amiss: bool = False
 
     def __post_init__(self) -> None:
@@ -110,8 +112,10 @@ class GivenNumbers:
             elif lacks and (before := self._before(site)) is not None:
                 numbers[site.name] = _held(self._given["activation", before], site.spec)
         hold_exact_constants(self.source.model, plan, numbers)
-        if self.overflows:
-            numbers |= unsigned_weights(self.source.model, plan, numbers)
+        if self.exact_as_uint8:
+            unsigned = unsigned_weights(self.source.model, plan, numbers)
+            self.unsigned = unsigned.keys()
+            numbers |= unsigned
         return numbers, shared
 
     def _before(self, site: Site) -> str | None:

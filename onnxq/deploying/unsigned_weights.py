@@ -5,24 +5,21 @@ Numbers that are given have no range to be reduced, as :mod:`onnxq.calibration.r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from onnxq.calibration.reduced import overflows
 from onnxq.console.terminal import plural
-from onnxq.graph.known import once
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams, quantize
 from onnxq.spec import USUAL_BITS, Scheme
 
-__all__ = ["stored_without_sign", "unsigned_weights"]
+__all__ = ["unsigned_weights", "without_sign"]
 
 
 def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, QParams]:
@@ -35,40 +32,34 @@ def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
     """
     constants = all_constants(model)
     nodes = {node.name or "": node for node in all_nodes(model)}
+    # without sign they would be unpacked at every run, or stored twice
+    read_in_float = {site.tensor for site in plan.sites if any(edge.node in plan.stored for edge in site.readers)}
     found = {}
     for site in plan.sites:
-        given, value = numbers.get(site.name), constants.get(site.tensor)
-        array = constant_array(value) if value is not None else None
-        if given is None or array is None or value is None or not _is_int8(site, given):
+        given, array = numbers.get(site.name), constant_array(constants.get(site.tensor))
+        if given is None or array is None or not _is_int8(site, given) or site.tensor in read_in_float:
             continue
-        for reader in (nodes[edge.node] for edge in site.readers if edge.node not in plan.stored):
-            question = "overflows", given.spec, given.scale.tobytes(), given.zero_point.tobytes(), reader.name
-            if once(value, question, partial(_overflows, reader, array, given)):
-                found[site.name] = _without_sign(given)
-                break
+        readers = [nodes[edge.node] for edge in site.readers]
+        integers = quantize(array, given).astype(np.float32)
+        if any(overflows(reader, integers, given.zero_point) for reader in readers):
+            found[site.name] = _without_sign(given)
     return found
 
 
-def stored_without_sign(plan: Plan) -> list[str]:
-    """What to say of them; nothing where a plan has none."""
-    count = sum(site.role == "weight" and not site.spec.signed for site in plan.sites)
-    if not count:
+def without_sign(weights: Collection[str]) -> list[str]:
+    """What to say of weights that became so; nothing where there are none."""
+    if not weights:
         return []
+    are = "is" if len(weights) == 1 else "are"
     return [
-        f"deploy: {plural(count, 'weight')} stored as uint8: x86 processors without VNNI cut off sums of products with "
-        "int8; --full-range where it is to run on another kind, which is faster with int8"
+        f"deploy: {plural(len(weights), 'weight')} {are} uint8: x86 processors without VNNI cut off sums of products "
+        "with int8; --full-range where it is to run on another kind, which is faster with int8"
     ]
 
 
 def _is_int8(site: Site, given: QParams) -> bool:
     spec = given.spec
     return site.role == "weight" and spec.scheme is Scheme.UNIFORM and spec.signed and spec.bits == USUAL_BITS
-
-
-def _overflows(reader: ir.Node, array: NDArray[np.floating], given: QParams) -> bool:
-    """Whether sums may overflow; with several zero points a depthwise convolution has another kernel, whose may."""
-    several = given.zero_point.size > 1 and bool((given.zero_point != given.zero_point.flat[0]).any())
-    return several or overflows(reader, quantize(array, given).astype(np.float32), given.spec)
 
 
 def _without_sign(given: QParams) -> QParams:

@@ -59,10 +59,17 @@ def axes_of(node: ir.Node) -> list[Axis] | None:
 
 
 def share_inside(node: ir.Node) -> float:
-    """The share of what windows of a pool or a convolution read that is not padding; 1 where sizes are not known."""
+    """The share of what windows of a pool or a convolution read that is not padding.
+
+    1 where sizes are not known, or the padding is automatic.
+    """
     share = 1.0
     for axis in axes_of(node) or ():
-        starts = np.arange(-axis.begin, axis.reach - axis.begin + 1, axis.step)
-        read = starts[:, None] + axis.gap * np.arange(axis.window)
-        share *= float(np.mean((read >= 0) & (read < axis.size))) if read.size else 1.0
+        if axis.reach < 0 or (axis.begin <= 0 and axis.end <= 0):
+            continue
+        count = axis.reach // axis.step + 1
+        first = axis.gap * np.arange(axis.window) - axis.begin  # what each tap of the first window reads
+        start = np.clip(-(first // axis.step), 0, count)  # windows whose tap lies in front of the data
+        stop = np.clip(-((first - axis.size) // axis.step), 0, count)  # and those whose tap does not lie behind it
+        share *= float(np.mean(stop - start)) / count
     return share

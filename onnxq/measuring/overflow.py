@@ -61,5 +61,6 @@ def overflows(
         f"the integer kernels of this processor cut off sums of products: the result is {decibels(optimized)} from "
         f"what it gives without graph optimizations, {decibels(exact)} with exact sums. x86 processors without VNNI "
         f"instructions do that, others do not. Where it is to run on such, quantize it with --reduce-range (other "
-        f"tools: 7-bit weights), or set onnxruntime's session option {PRECISE} to 1, which is slower"
+        f"tools: 7-bit weights; a model quantized already: onnxq deploy without --full-range), or set onnxruntime's "
+        f"session option {PRECISE} to 1, which is slower"
     ]

@@ -11,8 +11,9 @@ from onnxq.calibration.statistics import Statistics
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.verification import Verification
 from onnxq.plan import Edge, Site
-from onnxq.qparams import fake_quantize
+from onnxq.qparams import QParams, fake_quantize
 from onnxq.quantized import Quantized
+from onnxq.spec import Scheme
 
 __all__ = ["by_zero"]
 
@@ -42,19 +43,21 @@ def by_zero(quantized: Quantized, statistics: Statistics, verification: Verifica
         first = None  # kept away from 0 there, it is so behind it
         for site in _integers_before(node, read, made):
             least, qp = _least(statistics, site), quantized.qparams[site.name]
-            if least is not None and qp.scale.ndim == 0 and float(fake_quantize(np.float32(least), qp)) == 0.0:
+            if least is not None and _is_even(qp) and float(fake_quantize(np.float32(least), qp)) == 0.0:
                 first = site.tensor
                 found[first] = abs(least), float(qp.scale) / 2
         if first is not None:
             readers.setdefault(first, []).append(node)
     for tensor, (node, *others) in readers.items():
         least, half = found[tensor]
-        what = "takes the logarithm of" if node.op_type == "Log" else "divides by"
-        more = f" and {len(others)} more" if others else ""
+        kinds = {one.op_type for one in (node, *others)}
+        does = ("divide by", "take the logarithm of") if others else ("divides by", "takes the logarithm of")
+        what = does[kinds == {"Log"}] if "Log" not in kinds or len(kinds) == 1 else " or ".join(does)
+        named = f"{'nodes' if others else 'node'} {node.name!r} ({node.op_type})"
+        named += f" and {len(others)} more" if others else ""
         yield (
-            f"node {node.name!r} ({node.op_type}){more} {what} what is 0 in integers and not in float: {tensor!r} goes "
-            f"down to {least:.2g}, and rounds to 0 below {half:.2g}. An epsilon as large as that in the model, or a "
-            "Max with it, keeps it away from 0"
+            f"{named} {what} what is 0 in integers and not in float: {tensor!r} goes down to {least:.2g}, and rounds "
+            f"to 0 below {half:.2g}. An epsilon as large as that in the model, or a Max with it, keeps it away from 0"
         )
 
 
@@ -76,6 +79,11 @@ def _integers_before(node: ir.Node, read: Mapping[Edge, Site], made: Mapping[str
         if before is None or before.op_type not in _ZERO_STAYS:
             return
         node, place = before, 0
+
+
+def _is_even(qp: QParams) -> bool:
+    """Whether it has one scale, and all its steps are as large."""
+    return qp.scale.ndim == 0 and qp.spec.scheme is Scheme.UNIFORM
 
 
 def _least(statistics: Statistics, site: Site) -> float | None:

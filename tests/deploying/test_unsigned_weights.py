@@ -79,3 +79,54 @@ def test_integer_kernels_compute_what_the_model_given_says(dtype: type) -> None:
     )["y"][0]
     assert np.abs(exact - want).max() < 0.31, "a step of the output, by rounding"
     assert np.abs(cut - want).max() > 3.0
+
+
+@pytest.mark.parametrize("backend", ["ncnn", "qnn", "rknn", "snpe", "tensorrt", "tvm"])
+def test_other_targets_have_int8_weights_whatever_the_flag(backend: str) -> None:
+    source = given(integers(127, np.int8))
+    plain = onnxq.deploy(source, backend=backend)
+    asked = onnxq.deploy(source, backend=backend, options=Options(reduce_range=True))
+    (weight,) = (site for site in plain.plan.sites if site.role == "weight")
+    assert asked.qparams[weight.name].spec == plain.qparams[weight.name].spec
+    assert asked.qparams[weight.name].spec.signed
+
+
+def test_a_product_of_small_integers_with_several_zero_points_keeps_its_sign() -> None:
+    """None of its sums overflow, in whichever kernel."""
+    source = build(
+        """(float[4, 16] x) => (float[4, 8] y) {
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear <axis = 1> (w, ws, wz)
+            [product] a = MatMul (xd, wd)
+            yq = QuantizeLinear (a, s, z)  y = DequantizeLinear (yq, s, z)
+        }""",
+        s=f32(0.03),
+        z=np.uint8(128),
+        w=np.random.default_rng(0).integers(-20, 21, (16, 8)).astype(np.int8),
+        ws=np.linspace(0.005, 0.02, 8, dtype=np.float32),
+        wz=np.arange(-4, 4).astype(np.int8),
+    )
+    made = onnxq.deploy(source, options=Options(reduce_range=True))
+    (weight,) = (site for site in made.plan.sites if site.role == "weight")
+    assert made.plan.quantized["product"] == "MatMul" and made.qparams[weight.name].spec.signed
+
+
+def test_a_weight_that_is_read_in_float_as_well_keeps_its_sign() -> None:
+    """It would be unpacked at every run, or stored twice."""
+    source = build(
+        """(float[4, 16] x, float[4, 16] f) => (float[4, 16] y, float[4, 16] g) {
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear (w, ws, wz)
+            [integers] a = MatMul (xd, wd)
+            yq = QuantizeLinear (a, s, z)  y = DequantizeLinear (yq, s, z)
+            [floats] g = MatMul (f, wd)
+        }""",
+        s=f32(0.03),
+        z=np.uint8(128),
+        w=np.random.default_rng(0).integers(-127, 128, (16, 16)).astype(np.int8),
+        ws=f32(0.01),
+        wz=np.int8(0),
+    )
+    made = onnxq.deploy(source, options=Options(reduce_range=True))
+    assert set(made.plan.quantized) >= {"integers"} and "floats" in made.plan.stored
+    assert all(made.qparams[site.name].spec.signed for site in made.plan.sites if site.role == "weight")
