@@ -9,6 +9,10 @@ convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of
 since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes
 opset 20.
 
+An Add, Mul, Concat, Sigmoid, LeakyRelu, Softmax or GlobalAveragePool that is left in float between quantizers of other
+operators, by ``--exclude`` say, onnxruntime fuses with these to its integer kernel all the same, on their grids; an
+AveragePool is kept apart.
+
 On x86-64 without VNNI instructions the kernels add pairs of 8-bit products in 16 bits, which overflows, and are slower.
 Where this processor is one, weights have a reduced range, as much as each channel needs, and layers the costs measured
 there (onnxruntime 1.32, AVX-512 without VNNI). ``--reduce-range`` says that the model will run on such a processor,
