@@ -113,9 +113,10 @@ class GivenNumbers:
                 numbers[site.name] = _held(self._given["activation", before], site.spec)
         hold_exact_constants(self.source.model, plan, numbers)
         if self.exact_as_uint8:
-            unsigned = unsigned_weights(self.source.model, plan, numbers)
-            self.unsigned = unsigned.keys()
-            numbers |= unsigned
+            self.unsigned = unsigned_weights(self.source.model, plan, numbers)
+            for name in self.unsigned:
+                wanted = replace(numbers[name].spec, signed=False, narrow_range=False)
+                numbers[name] = _held(numbers[name], wanted)
         return numbers, shared
 
     def _before(self, site: Site) -> str | None:

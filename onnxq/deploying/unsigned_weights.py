@@ -6,7 +6,6 @@ Numbers that are given have no range to be reduced, as :mod:`onnxq.calibration.r
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -22,8 +21,8 @@ from onnxq.spec import USUAL_BITS, Scheme
 __all__ = ["unsigned_weights", "without_sign"]
 
 
-def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> dict[str, QParams]:
-    """The numbers of the weights whose sums overflow, by site name, on the same grid without sign.
+def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> set[str]:
+    """The sites of weights whose sums overflow, that are to have the same grid without sign.
 
     Args:
         model: the model of the plan.
@@ -34,7 +33,7 @@ def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
     nodes = {node.name or "": node for node in all_nodes(model)}
     # without sign they would be unpacked at every run, or stored twice
     read_in_float = {site.tensor for site in plan.sites if any(edge.node in plan.stored for edge in site.readers)}
-    found = {}
+    found = set()
     for site in plan.sites:
         given, array = numbers.get(site.name), constant_array(constants.get(site.tensor))
         if given is None or array is None or not _is_int8(site, given) or site.tensor in read_in_float:
@@ -42,7 +41,7 @@ def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
         readers = [nodes[edge.node] for edge in site.readers]
         integers = quantize(array, given).astype(np.float32)
         if any(overflows(reader, integers, given.zero_point) for reader in readers):
-            found[site.name] = _without_sign(given)
+            found.add(site.name)
     return found
 
 
@@ -60,8 +59,3 @@ def without_sign(weights: Collection[str]) -> list[str]:
 def _is_int8(site: Site, given: QParams) -> bool:
     spec = given.spec
     return site.role == "weight" and spec.scheme is Scheme.UNIFORM and spec.signed and spec.bits == USUAL_BITS
-
-
-def _without_sign(given: QParams) -> QParams:
-    spec = replace(given.spec, signed=False, narrow_range=False)
-    return QParams(spec, given.scale, given.zero_point + (1 << (spec.bits - 1)))

@@ -52,7 +52,7 @@ def by_zero(quantized: Quantized, statistics: Statistics, verification: Verifica
         least, half = found[tensor]
         kinds = {one.op_type for one in (node, *others)}
         does = ("divide by", "take the logarithm of") if others else ("divides by", "takes the logarithm of")
-        what = does[kinds == {"Log"}] if "Log" not in kinds or len(kinds) == 1 else " or ".join(does)
+        what = " or ".join(does[logs] for logs in (False, True) if any((kind == "Log") == logs for kind in kinds))
         named = f"{'nodes' if others else 'node'} {node.name!r} ({node.op_type})"
         named += f" and {len(others)} more" if others else ""
         yield (
