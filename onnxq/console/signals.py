@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Terminated", "heed_signals", "ignore_signals"]
+__all__ = ["Terminated", "heed_signals", "ignore_signals", "signals_wait"]
 
 _NAMES = ("SIGTERM", "SIGHUP")
 """Sent by ``kill``, ``timeout``, a scheduler or a container that ends, by a terminal that closes; Windows has one."""
@@ -45,6 +47,29 @@ def ignore_signals() -> None:
         return
     for number in (signal.SIGINT, *_NUMBERS):
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Signals that would raise an exception, Ctrl-C among them, raise it when this block has ended.
+
+    For the few lines in which something is made that must be known in order to be cleared away.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *_NUMBERS)}
+    usual = {number: handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in usual:
+            signal.signal(number, lambda caught, frame: came.append(caught))
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxq.console.signals import signals_wait
 from onnxq.errors import VerificationError
 from onnxq.runtimes.runtime import Examination, Runtime
 
@@ -182,34 +183,52 @@ def _call(
         here["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, here["PYTHONPATH"].split(os.pathsep)))
     if folder is not None:
         here |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=here,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",  # a runtime written in C++ says what it wants
-        start_new_session=True,
-    )
+    process: subprocess.Popen[str] | None = None
+    try:
+        with signals_wait():  # a process that nobody knows of would go on by itself
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=here,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",  # a runtime written in C++ says what it wants
+                start_new_session=True,
+            )
+        said, complained = _heard(process, timeout, look)
+    except BaseException:
+        if process is not None:
+            _kill(process)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, said, complained)
+
+
+def _heard(process: subprocess.Popen[str], timeout: float, look: Callable[[], None]) -> tuple[str, str]:
+    """What a process says until it ends; it is looked how far it is, now and then.
+
+    Raises:
+        TimeoutExpired: it takes longer.
+    """
     end = time.monotonic() + timeout
-    with process:
+    while True:
+        left = end - time.monotonic()
         try:
-            while True:
-                left = end - time.monotonic()
-                try:
-                    said, complained = process.communicate(timeout=max(0.0, min(left, _BEAT)))
-                    return subprocess.CompletedProcess(command, process.returncode, said, complained)
-                except subprocess.TimeoutExpired:
-                    if left <= _BEAT:
-                        raise
-                    look()
-        except BaseException:
-            if sys.platform != "win32":
-                with contextlib.suppress(OSError):  # it has ended
-                    os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
-            raise
+            return process.communicate(timeout=max(0.0, min(left, _BEAT)))
+        except subprocess.TimeoutExpired:
+            if left <= _BEAT:
+                raise
+            look()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a process and those that it has started, and wait until it is gone."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # it has ended
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    with process:  # closes its pipes
+        pass
 
 
 def _read(runtime: Runtime, results: Path, samples: int) -> Examination:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,3 +174,20 @@ def test_an_interpreter_without_what_the_script_needs(tmp_path: Path, monkeypatc
     (tmp_path / "common.py").write_text("import made_up_dependency")
     with pytest.raises(VerificationError, match=r"not installed \(.*made_up_dependency"):
         examine(runtime, tmp_path / "m.onnx")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="groups of processes are POSIX's")
+def test_ctrl_c_while_a_runtime_is_started_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = _runtime(tmp_path, monkeypatch, "import time\ntime.sleep(600)")
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("onnxq.runtimes.child.subprocess.Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        examine(hang, tmp_path / "m.onnx")
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
