@@ -69,22 +69,49 @@ def test_rows_of_other_costs_keep_them() -> None:
 
 
 MEASURED = {
+    (64, 18, 1): 1.15, (64, 20, 1): 0.82, (38, 38, 1): 1.42, (128, 85, 1): 1.01, (128, 32, 1): 0.72, (3, 64, 1): 2.65,
+}  # fmt: skip
+"""Channels in and out, and edge of the kernel → time of an integer convolution over that of a float one, in onnxruntime
+1.32 without VNNI."""
+OF_PLANES = {
+    **MEASURED, (64, 12, 3): 1.34, (64, 16, 3): 0.62, (64, 17, 3): 1.46, (64, 20, 3): 0.72, (64, 3, 3): 1.46,
+    (18, 18, 3): 1.36, (38, 64, 3): 0.78, (72, 18, 3): 1.29, (128, 32, 3): 0.72, (3, 32, 3): 4.35,
+}  # fmt: skip
+OF_LINES = {
+    (64, 30, 1): 1.05, (64, 64, 3): 0.50, (64, 18, 3): 0.73, (32, 30, 3): 1.03, (64, 16, 7): 0.28, (128, 30, 7): 0.61,
+}  # fmt: skip
+OF_VOLUMES = {
     (24, 12, 3): 1.26, (24, 16, 3): 0.51, (16, 16, 3): 0.85, (32, 32, 3): 0.46, (64, 32, 3): 0.33, (128, 32, 3): 0.27,
     (4, 32, 3): 2.0, (12, 12, 3): 2.5, (64, 32, 1): 0.94,
 }  # fmt: skip
-"""Channels in and out, and edge of the kernel → time of an integer convolution of a volume over that of a float one, in
-onnxruntime 1.32 without VNNI."""
+"""Narrow ones gain in planes, wide ones gain less there."""
 
 
-@pytest.mark.parametrize("sizes", MEASURED, ids=str)
-def test_convolutions_of_volumes_cost_what_was_measured(sizes: tuple[int, int, int]) -> None:
-    """Of planes the same channels have other ratios: narrow ones gain there, wide ones gain less."""
-    inputs, outputs, edge = sizes
-    text = f"(float[1, {inputs}, 8, 8, 8] x) => (float[1, {outputs}, 8, 8, 8] y) {{ y = Conv <pads = [P]> (x, w) }}"
-    model = build(text.replace("P", ", ".join([str(edge // 2)] * 6)), w=normal(outputs, inputs, edge, edge, edge))
+def costs_of_a_convolution(inputs: int, outputs: int, edge: int, axes: int, *, vnni: bool) -> tuple[float, float]:
+    sizes = ", ".join(["16"] * axes)
+    text = f"(float[1, {inputs}, {sizes}] x) => (float[1, {outputs}, {sizes}] y) {{ y = Conv <pads = [P]> (x, w) }}"
+    model = build(text.replace("P", ", ".join([str(edge // 2)] * 2 * axes)), w=normal(outputs, inputs, *[edge] * axes))
     (node,) = all_nodes(Prepared(model, Options()).for_target(BACKEND, Options()).model)
-    as_float, as_integer = for_processor(TARGET, Options(reduce_range=True)).rules["Conv"].costs(node)
-    assert 0.7 < as_integer / as_float / MEASURED[sizes] < 1.45
+    return for_processor(TARGET, Options(reduce_range=not vnni)).rules["Conv"].costs(node)
+
+
+@pytest.mark.parametrize(
+    ("axes", "sizes"),
+    [(axes, sizes) for axes, measured in enumerate((OF_LINES, OF_PLANES, OF_VOLUMES), 1) for sizes in measured],
+    ids=str,
+)
+def test_convolutions_cost_what_was_measured(axes: int, sizes: tuple[int, int, int]) -> None:
+    as_float, as_integer = costs_of_a_convolution(*sizes, axes, vnni=False)
+    assert 0.69 < as_integer / as_float / (OF_LINES, OF_PLANES, OF_VOLUMES)[axes - 1][sizes] < 1.45
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+def test_channels_that_do_not_come_in_fours_cost_more_in_integers(vnni: bool) -> None:
+    """There the kernels that follow pointers do not take them."""
+    (_, four), (_, odd) = (costs_of_a_convolution(64, outputs, 3, 2, vnni=vnni) for outputs in (64, 63))
+    assert odd > 1.3 * four
+    as_float, as_integer = costs_of_a_convolution(18, 18, 1, 2, vnni=vnni)
+    assert as_integer > 1.5 * as_float
 
 
 def test_a_narrow_net_of_volumes_stays_float_and_a_wide_one_does_not() -> None:
