@@ -105,7 +105,8 @@ def conv_cost(node: ir.Node, products: Products = WITH_VNNI) -> tuple[float, flo
 
 def _float(kernel: _Kernel, inside: float, products: Products) -> float:
     """Of planes and lines. Where 16 channels or more come in, in fours, kernels for planes compute blocks of 16 of
-    them; others copy what the taps read. One block of channels out takes more than each of several.
+    them, of groups that are whole blocks; others copy what the taps read. One block of channels out takes more than
+    each of several.
 
     Kernels for planes leave out taps that lie in the padding, and are half as fast where many do; integer kernels
     multiply with zero points there. Dilated by 12, 24 and 36, 3x3 kernels over 32x32 positions take .94, .48 and .12 of
@@ -116,41 +117,42 @@ def _float(kernel: _Kernel, inside: float, products: Products) -> float:
         inside: the share of its taps that lie inside of its input.
         products: of the processor.
     """
-    macs, padded, several = kernel.macs, kernel.padded, kernel.taps > 1
-    alone, measured = padded == _BLOCK, products.narrow_measured
-    in_fours = kernel.inputs % _FOURS == 0 and (kernel.planes or not measured)
-    if kernel.group == 1 and kernel.inputs >= _BLOCK and not in_fours:
-        took = 0.0125 * macs * padded * (1.3 if alone else 1.0) + (0.2 * macs if several else 0.0)
-        return took + 0.22 * kernel.outputs
-    if kernel.group == 1 and kernel.inputs >= _BLOCK and measured:
-        took = 0.010 * kernel.taps * _up(kernel.inputs) * padded
-        took *= 1.0 if not alone else 1.5 if several else 1.75
-    else:
-        took = (0.010 if kernel.inputs % _BLOCK == 0 else 0.0155) * macs * padded
-    took = took * min(1.0, 2 * inside) + 0.22 * kernel.outputs
-    return took * 1.5 if kernel.group > 1 and several else took
+    inputs, macs, padded, several = kernel.inputs, kernel.macs, kernel.padded, kernel.taps > 1
+    alone, written = padded == _BLOCK, 0.22 * kernel.outputs
+    coarse = not products.narrow_measured and (kernel.group > 1 or inputs % _FOURS == 0)
+    if coarse or (kernel.group == 1 and inputs < _BLOCK):
+        took = (0.010 if inputs % _BLOCK == 0 else 0.0155) * macs * padded * min(1.0, 2 * inside) + written
+        return took * 1.5 if kernel.group > 1 and several else took
+    whole = inputs % _FOURS == 0 if kernel.group == 1 else inputs % _BLOCK == kernel.outputs % _BLOCK == 0
+    if kernel.planes and whole:
+        took = 0.010 * kernel.taps * _up(inputs) * padded * min(1.0, 2 * inside)
+        return took * (1.0 if not alone else 1.5 if several else 1.75) + written
+    return 0.0125 * macs * padded * (1.3 if alone else 1.0) + (0.2 * macs if several else 0.0) + written
 
 
 def _integer(kernel: _Kernel, products: Products) -> float:
-    """Of planes and lines. With groups of more channels, those for one channel in and several out included, every tap
-    is copied for each group alone. A row of taps that lie side by side is copied at once.
+    """Of planes and lines. A row of taps that lie side by side is copied at once, but with groups of channels, those
+    for one channel in and several out included: there every tap is copied for each group alone.
     """
-    taps, several = kernel.taps, kernel.taps > 1
+    inputs, outputs, taps, several = kernel.inputs, kernel.outputs, kernel.taps, kernel.taps > 1
     sums = products.mac * kernel.macs * kernel.padded
-    rows = taps // kernel.dims[-1] if several and kernel.side_by_side else taps
-    if kernel.group > 1:
-        copied = taps * (8.0 if kernel.inputs == 1 else 5.0) if several else 0.35 * kernel.inputs
-        return sums + 0.06 * kernel.outputs + 5.0 + copied
     if kernel.follows_pointers:
-        return sums + 0.06 * kernel.outputs + 5.0 + (1.2 * taps if several else 0.0)
-    if kernel.inputs == kernel.outputs == 1:
+        return sums + 0.06 * outputs + 5.0 + (1.2 * taps if several else 0.0)
+    if inputs == outputs == 1:
         return 4.0 + 0.95 * taps
-    if min(kernel.inputs, kernel.outputs) < _BLOCK and not products.narrow_measured:
-        copied = 1.2 * taps if kernel.inputs % _FOURS == 0 else 9.6 * rows if kernel.side_by_side else 3.2 * taps
-        few = 14.0 if kernel.outputs < _BLOCK else 0.0
-        return sums + 0.06 * kernel.outputs + 5.0 + (copied if several else 0.0) + few
-    copied = 13.0 * rows + 0.11 * kernel.macs + (0.8 * taps if kernel.planes else 0.0)
-    return sums + 0.5 * kernel.outputs + 0.03 * kernel.macs + 13.0 + (copied if several else 0.0)
+    in_rows = kernel.side_by_side and kernel.group == 1
+    pieces = taps // kernel.dims[-1] if several and in_rows else taps
+    if not products.narrow_measured and (kernel.group > 1 or min(inputs, outputs) < _BLOCK):
+        if kernel.group > 1:
+            copied = taps * (8.0 if inputs == 1 else 5.0) if several else 0.35 * inputs
+        else:
+            copied = 0.0 if not several else 1.2 * taps if inputs % _FOURS == 0 else (9.6 if in_rows else 3.2) * pieces
+            copied += 14.0 if outputs < _BLOCK else 0.0
+        return sums + 0.06 * outputs + 5.0 + copied
+    copied = (10.0 if kernel.group > 1 and inputs == 1 else 13.0) * pieces + 0.11 * kernel.macs
+    copied += 0.8 * taps if kernel.planes else 0.0
+    copied = copied if several else 0.2 * inputs if kernel.group > 1 else 0.0
+    return sums + 0.5 * outputs + 0.03 * kernel.macs + 13.0 + copied
 
 
 def _of_volumes(kernel: _Kernel, products: Products) -> tuple[float, float]:
