@@ -83,7 +83,7 @@ def why_not_passed_on(node: ir.Node) -> str | None:
         product = op == "MatMul" and not any(is_constant(v) for v in reader.inputs)
         if product or (op == "ConvTranspose" and position == 0):
             if not _starts_at_zero(value):
-                return f"quantized just before '{reader.name}', which needs zero point 0"
+                return f"node '{reader.name}' needs zero point 0: quantized just before it"
             wanted = True
         elif op == "Add":
             wanted = wanted or position in shortcut(reader)

@@ -13,7 +13,7 @@ LOST = "in integers, "
 """How the reason begins of nodes that stay float since their integers leave nothing of an output."""
 _OF_MANY = {"is not among ": "not among ", "has no ": "no ", "is ": ""}
 """How a sentence about one operator goes on → the same said of several nodes, behind a colon."""
-_NAMED = re.compile(r"^(tensor|constant|input) ('[^']*')")
+_NAMED = re.compile(r"^(tensor|constant|input|node) ('[^']*')")
 """What a sentence is about, one of many."""
 _SHOWN = 2
 _DECIBELS = re.compile(r"(-?(?:\d+(?:\.\d+)?|inf)) dB")

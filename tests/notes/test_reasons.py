@@ -37,8 +37,10 @@ def test_reasons_that_differ_in_the_tensor_are_one_line() -> None:
     kept += [Kept("d", "Conv", "constant 'w' is empty"), Kept("e", "Conv", "constant 'v' is empty")]
     kept += [Kept(name, "Relu", f"input {name!r} is float16, not float32") for name in "xy"]
     kept += [Kept("f", "Add", "tensor 'q\\1' holds mask values")]
+    kept += [Kept(name, "Transpose", f"node {name!r} needs zero point 0: quantized just before it") for name in "stst"]
     assert [(reason, len(group)) for reason, group in by_reason(kept)] == [
         ("each of 3 tensors ('a', 'b\\1', ...) was never computed on the calibration data", 4),
+        ("each of 2 nodes ('s', 't') needs zero point 0: quantized just before it", 4),
         ("each of 2 constants ('w', 'v') is empty", 2),
         ("each of 2 inputs ('x', 'y') is float16, not float32", 2),
         ("tensor 'q\\1' holds mask values", 1),
