@@ -24,7 +24,7 @@ from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
 from onnxq.graph.shapes import inputs_of_unknown_size
 from onnxq.graph.traverse import all_nodes
-from onnxq.integer_operators import quantizing
+from onnxq.integer_operators import PACKED, WHILE_RUNNING, quantizing
 from onnxq.notes.reasons import by_reason
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
@@ -158,9 +158,18 @@ def _operators(model: ir.Model, options: Options) -> list[Finding]:
             found.append(Finding("error", where, "is a custom operator that onnxruntime does not know", hint))
     if quantized := quantizing(model):
         what = f"the model is quantized in part already: {counts(quantized)}"
-        hint = "Give the float model for the best result; 'onnxq deploy' writes this one for a target as it is."
-        found.append(Finding("warning", "model", what, hint))
+        found.append(Finding("warning", "model", what, _of_quantized(quantized)))
     return found
+
+
+def _of_quantized(operators: Sequence[str]) -> str:
+    """What to do with a model of which these quantize, or compute with integers: deploy takes scales of activations."""
+    best = "Give the float model for the best result"
+    if all(op in PACKED or op == "DequantizeLinear" for op in operators):
+        return f"{best}: of this one only weights are quantized, so that 'onnxq deploy' does not take it."
+    if not WHILE_RUNNING.isdisjoint(operators):
+        return f"{best}."
+    return f"{best}; 'onnxq deploy' writes this one for a target as it is."
 
 
 def _inputs(session: Session, has_data: bool) -> list[Finding]:

@@ -16,6 +16,8 @@ from onnxq.check import check
 from onnxq.checks.findings import Finding
 from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
+from onnxq.deploy import deploy
+from onnxq.errors import BackendError
 from onnxq.graph.passes.normalize import normalize
 from onnxq.options import Options
 from tests import pairs
@@ -202,7 +204,19 @@ def test_a_model_that_is_quantized_already() -> None:
     found = only(check(pairs.quantized_model()), "quantized in part already")
     assert found.level == "warning"
     assert "2 DequantizeLinear" in found.what
-    assert "onnxq deploy" in found.hint
+    assert "'onnxq deploy' writes this one for a target" in found.hint
+
+
+def test_deploy_is_not_advised_where_it_refuses() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N, 4] x) => (float[N, 4] y)
+        <int8[4, 4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, float s = {0.1}>
+        { f = DequantizeLinear (w, s)  y = MatMul (x, f) }"""
+    model = parser.parse_model(text)
+    found = only(check(model), "quantized in part already")
+    assert "only weights are quantized, so that 'onnxq deploy' does not take it" in found.hint
+    with pytest.raises(BackendError, match="only weights are quantized"):
+        deploy(model)
 
 
 def test_a_model_that_gives_nan() -> None:
