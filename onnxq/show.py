@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,9 +127,15 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
 def _signature(values: Iterable[ir.Value]) -> dict[str, str]:
     result = {}
     for value in values:
-        shape = "unknown rank" if value.shape is None else "x".join(_dim(d) for d in value.shape) or "scalar"
+        shape = "unknown rank" if value.shape is None else _shape(list(map(_dim, value.shape)))
         result[value.name or ""] = f"{str(value.dtype).lower() if value.dtype else 'unknown type'} {shape}"
     return result
+
+
+def _shape(dims: Sequence[str]) -> str:
+    """``1x3x224x224``; where a dimension has a name, which may hold an x itself, ``[batch, 3, 224, 224]``."""
+    named = any(not dim.isdigit() and len(dim) > 1 for dim in dims)
+    return f"[{', '.join(dims)}]" if named else "x".join(dims) or "scalar"
 
 
 def _dim(dim: int | ir.SymbolicDim) -> str:

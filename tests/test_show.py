@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 import onnxq
 from onnxq.cli import main
@@ -34,6 +35,14 @@ def test_a_float_model(tmp_path: Path) -> None:
     assert shown.weight_bytes == {"float": 48}
     assert (shown.opset, shown.producer) == (17, "test")
     assert shown.file_bytes == (tmp_path / "m.onnx").stat().st_size
+
+
+def test_a_shape_of_named_dimensions_can_be_read(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[batch, 4, sixth] x, float[batch] z) => (float y) { y = ReduceSum <keepdims = 0> (x) }"""
+    shown = view(parser.parse_model(text), tmp_path)
+    assert shown.inputs == {"x": "float [batch, 4, sixth]", "z": "float [batch]"}
+    assert shown.outputs == {"y": "float scalar"}
 
 
 def test_a_quantized_model(tmp_path: Path) -> None:
