@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from onnxq.measuring.loss import Loss
     from onnxq.measuring.metrics import Errors
     from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
-    from onnxq.measuring.verification import SourceAgreement, Verification
+    from onnxq.measuring.verification import OtherSize, SourceAgreement, Verification
     from onnxq.options import ImageOptions, Options, Override
     from onnxq.ort.inputs import InputInfo
     from onnxq.ort.session import Session
@@ -93,6 +93,7 @@ __all__ = [
     "OpRule",
     "OptionError",
     "Options",
+    "OtherSize",
     "OutputError",
     "Override",
     "PerBlock",
@@ -162,7 +163,7 @@ _MODULES = {
     "measuring.loss": ("Loss",),
     "measuring.metrics": ("Errors",),
     "measuring.sensitivities": ("Sensitivity", "SensitivityRow"),
-    "measuring.verification": ("SourceAgreement", "Verification"),
+    "measuring.verification": ("OtherSize", "SourceAgreement", "Verification"),
     "options": ("ImageOptions", "Options", "Override"),
     "ort.inputs": ("InputInfo",),
     "ort.session": ("Session",),

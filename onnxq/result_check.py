@@ -122,7 +122,7 @@ class ResultCheck:
 
 def _told_all(verification: Verification, seen: FirstLook, full: Verification) -> Verification:
     """A verification, with what the full check of the result tells beside what a look at it did."""
-    names = ("plain_sqnr", "quantized_bytes", "speedup", "float_seconds")
+    names = ("plain_sqnr", "quantized_bytes", "speedup", "float_seconds", "other_size")
     lost = full.warnings[len(seen.verification.warnings) :]
     more: dict[str, Any] = {name: getattr(full, name) for name in names}
     return replace(verification, warnings=(*verification.warnings, *lost), **more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -11,7 +12,10 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.graph.shapes import sizes_at
 from onnxq.graph.traverse import with_subgraphs
 
-__all__ = ["sizes_on", "typical"]
+__all__ = ["other_sized", "sizes_on", "typical"]
+
+_MUCH_MORE = 4
+"""Times the elements of an input from which on a model does other work: a prompt, where others are single tokens."""
 
 _SAME_SIZE = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
@@ -24,6 +28,31 @@ def typical(samples: Sequence[KeptSample]) -> KeptSample:
     """
     elements = [sum(array.size for array in sample.feeds.values()) for sample in samples]
     return samples[elements.index(sorted(elements)[len(elements) // 2])]
+
+
+def other_sized(samples: Sequence[KeptSample]) -> tuple[KeptSample, str] | None:
+    """The sample that differs most in size from the typical one, and the input that it gives so much more of.
+
+    So of a decoder's prompts, where most samples are single tokens with a cache, the longest; of single tokens, where
+    most are prompts with an empty cache, the one with most behind it.
+
+    Args:
+        samples: at least one.
+
+    Returns:
+        None where no sample gives four times as much of an input as the typical one.
+    """
+    usual = typical(samples).feeds
+    found = [
+        (array.size / usual[name].size if usual[name].size else math.inf, array.size, -place, -row, name)
+        for place, sample in enumerate(samples)
+        for row, (name, array) in enumerate(sample.feeds.items())
+        if name in usual and array.size >= max(_MUCH_MORE * usual[name].size, 1)
+    ]
+    if not found:
+        return None
+    _, _, place, _, name = max(found)
+    return samples[-place], name
 
 
 def sizes_on(model: ir.Model, statistics: Statistics) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.calibration.sizes import typical
+from onnxq.calibration.sizes import other_sized, typical
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.files.load import ModelSource, load
@@ -24,7 +24,7 @@ from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors
 from onnxq.measuring.overflow import Sample, overflows
 from onnxq.measuring.timing import Clock, clock_of, glance
-from onnxq.measuring.verification import Verification
+from onnxq.measuring.verification import OtherSize, Verification
 from onnxq.memory import trim
 from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
@@ -127,23 +127,27 @@ class FirstLook:
         rows = chosen_rows(self._reference)
         plain_sqnr = _worst_sqnr(samples, self._first, rows)
         lost = overflows(self._result, plain_sqnr, samples, rows, open_session=self._opened)
-        times = self._times() if self._kept else None
-        speedup = times[0] / times[1] if times and all(times) else None
-        seconds = times[0] if times else None
+        timed: dict[str, Any] = self._timed() if self._kept else {}
         warnings = (*self.verification.warnings, *lost)
-        return replace(
-            self.verification, plain_sqnr=plain_sqnr, speedup=speedup, float_seconds=seconds, warnings=warnings
-        )
+        return replace(self.verification, plain_sqnr=plain_sqnr, warnings=warnings, **timed)
 
-    def _times(self) -> tuple[float, float] | None:
-        """Seconds of a run of the float model and of the result; None where the former does not run."""
+    def _timed(self) -> dict[str, Any]:
+        """The speed, as fields of a verification; none where the float model does not run."""
         trim()  # the weights that are gone make room for those of the float model
+        found: dict[str, Any] = {}
         # its optimizations may break the float model, and its file may be gone: there is no speed to compare with
         with suppress(ExecutionError, ModelError):
             given = self._reference if self._given is None else load(self._given, again=True)
             base = self._opened(given, threads=1)
-            return glance(base, self._optimized, typical(self._kept).feeds, self._clock)
-        return None
+            before, after = glance(base, self._optimized, typical(self._kept).feeds, self._clock)
+            found = {"float_seconds": before, "speedup": before / after if before and after else None}
+            if (other := other_sized(self._kept)) is not None:
+                sample, name = other
+                before, after = glance(base, self._optimized, sample.feeds, self._clock)
+                if before and after:
+                    shape = sample.feeds[name].shape
+                    found["other_size"] = OtherSize(sample.index, name, shape, before / after, before)
+        return found
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,36 @@ from typing import Any
 from onnxq.measuring.metrics import Errors, jsonable
 from onnxq.measuring.outputs import worst_output
 
-__all__ = ["SourceAgreement", "Verification"]
+__all__ = ["OtherSize", "SourceAgreement", "Verification"]
+
+
+@dataclass(frozen=True)
+class OtherSize:
+    """The speed on a sample of quite another size than the typical one: a prompt, where others are single tokens.
+
+    Attributes:
+        sample: its place in the data.
+        input: the input that it gives so much more of.
+        shape: of that.
+        speedup: as in :class:`Verification`.
+        float_seconds: likewise.
+    """
+
+    sample: int
+    input: str
+    shape: tuple[int, ...]
+    speedup: float
+    float_seconds: float
+
+    @property
+    def where(self) -> str:
+        """The sample in words: ``sample 5 (input_ids 1x54)``."""
+        return f"sample {self.sample} ({self.input} {'x'.join(map(str, self.shape)) or 'scalar'})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        times = {"speedup": self.speedup, "float_seconds": self.float_seconds}
+        return {"sample": self.sample, "input": self.input, "shape": list(self.shape), **times}
 
 
 @dataclass(frozen=True)
@@ -61,8 +90,10 @@ class Verification:
         float_bytes: size of the float model as a file.
         quantized_bytes: size of the result: of the files that its target runs, once they are written.
         speedup: time of the float model as it came (in half precision: in float32) over that of the result on one
-            thread, in this run; ``None`` without samples, and where onnxruntime's optimizations break the float model.
+            thread, on the typical sample, in this run; ``None`` without samples, and where onnxruntime's optimizations
+            break the float model.
         float_seconds: time of the float model, likewise.
+        other_size: both on a sample of quite another size; ``None`` where samples are alike in size.
         warnings: what a user should know.
         against_source: how it agrees with the quantized model it was made of, where it was made of one.
         loaded: whether onnxruntime loaded it; not where it is for an execution provider that is not here.
@@ -75,6 +106,7 @@ class Verification:
     quantized_bytes: int = 0
     speedup: float | None = None
     float_seconds: float | None = None
+    other_size: OtherSize | None = None
     warnings: tuple[str, ...] = ()
     against_source: SourceAgreement | None = None
     branches: Mapping[str, Mapping[str, Errors]] = field(default_factory=dict)
@@ -98,5 +130,6 @@ class Verification:
             "float_seconds": self.float_seconds,
             "loaded": self.loaded,
             "warnings": list(self.warnings),
+            **({"other_size": self.other_size.to_dict()} if self.other_size is not None else {}),
             **({"against_source": self.against_source.to_dict()} if self.against_source is not None else {}),
         }

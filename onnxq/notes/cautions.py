@@ -165,15 +165,20 @@ def slower_than_float(
 
 
 def slow(verification: Verification, why: str) -> Iterator[str]:
-    """A warning where a result was measured slower than the float model.
+    """A warning where a result was measured slower than the float model, on the typical sample or on a larger one.
 
     Args:
         verification: what running a result showed.
         why: the reason and what to do about it.
     """
-    speed, seconds = verification.speedup, verification.float_seconds
-    if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
-        yield f"it runs at {speed:.2f} of the float model's speed here ({1000 * seconds:.1f} ms, one thread): {why}"
+    found: list[tuple[str, float | None, float | None]] = [("", verification.speedup, verification.float_seconds)]
+    if (other := verification.other_size) is not None:
+        found.append((f" on {other.where}", other.speedup, other.float_seconds))
+    for where, speed, seconds in found:
+        if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
+            took = f"{1000 * seconds:.1f} ms, one thread"
+            yield f"it runs at {speed:.2f} of the float model's speed here{where} ({took}): {why}"
+            return
 
 
 def vague(verification: Verification, samples: int | None, compare: str = COMPARE) -> Iterator[str]:

@@ -11,7 +11,7 @@ from onnxq import plugins
 from onnxq.console.terminal import Screen, bytes_text, counts, decibels, pace, plural
 from onnxq.effort import TRIED, UNTRIED
 from onnxq.measuring.joined import hidden
-from onnxq.measuring.verification import SourceAgreement, Verification
+from onnxq.measuring.verification import OtherSize, SourceAgreement, Verification
 from onnxq.quantized import Quantized
 from onnxq.views.parts import (
     accuracy_text,
@@ -74,11 +74,19 @@ def _check_rows(screen: Screen, result: Quantized, check: Verification, verbose:
     before = check.against_source.given_bytes if check.against_source is not None else check.float_bytes
     yield "size", _size(result, before, check.quantized_bytes)
     if check.speedup is not None and (result.plan.quantized or result.plan.stored):
-        speed = f"{pace(check.speedup)}, one thread of this machine"
-        yield "speed", screen.style(speed, "yellow") if check.speedup < _SLOWER else speed
+        yield "speed", _speed(screen, check.speedup, check.other_size)
     yield "checked", _checked(result, check)
     if check.against_source is not None:
         yield "as given", _as_given(check.against_source)
+
+
+def _speed(screen: Screen, speedup: float, other: OtherSize | None) -> str:
+    """On the typical sample, and where there is one of quite another size, on that."""
+    text = f"{pace(speedup)}, one thread of this machine"
+    if other is not None:
+        text += f"; {pace(other.speedup)} on {other.where}"
+    slowest = min(speedup, other.speedup if other is not None else speedup)
+    return screen.style(text, "yellow") if slowest < _SLOWER else text
 
 
 def _size(result: Quantized, before: int, after: int) -> str:
@@ -210,7 +218,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     rows += _agreement_rows(check)
     rows.append(("size", smaller(check.float_bytes, check.quantized_bytes)))
     if check.speedup is not None:
-        rows.append(("speed", f"{pace(check.speedup)}, one thread of this machine"))
+        rows.append(("speed", _speed(screen, check.speedup, check.other_size)))
     ran = f"runs, {plural(check.samples, 'sample')}" if check.samples else "loads; without data it was not run"
     rows.append(("checked", f"valid, {ran}" if check.loaded else "valid ONNX; not loaded, and not run"))
     screen.pairs(rows)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxq
-from onnxq.calibration.sizes import sizes_on, typical
+from onnxq.calibration.sizes import other_sized, sizes_on, typical
 from onnxq.calibration.statistics import KeptSample, Statistics
 from tests.models import build, normal
 
@@ -100,3 +100,27 @@ def test_what_a_loop_counts_is_of_one_turn() -> None:
     assert statistics.tensors["a"].elements == 4 * 5 * 32
     sizes = sizes_on(model, statistics)
     assert (sizes["m"], sizes["a"]) == (8, 32)
+
+
+def step(index: int, tokens: int, past: int) -> KeptSample:
+    return KeptSample(
+        index, {"ids": np.zeros((1, tokens), np.int64), "past": np.zeros((1, 2, past, 4), np.float32)}, {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([(1, 30), (1, 31), (20, 0), (54, 0), (1, 50)], (3, "ids")),
+        ([(20, 0), (24, 0), (1, 20), (1, 50), (22, 0), (18, 0), (19, 0)], (3, "past")),
+        ([(1, 30), (1, 60), (1, 90)], None),
+        ([(16, 0), (40, 0), (60, 0)], None),
+        ([(7, 0)], None),
+    ],
+)
+def test_a_prompt_among_single_tokens_is_of_another_size(
+    steps: list[tuple[int, int]], expected: tuple[int, str] | None
+) -> None:
+    """Or a single token with a cache among prompts; a sequence that is twice as long is not."""
+    found = other_sized([step(index + 7, *sizes) for index, sizes in enumerate(steps)])
+    assert (found and (found[0].index - 7, found[1])) == expected

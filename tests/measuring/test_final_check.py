@@ -18,7 +18,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import VerificationError
 from onnxq.measuring.final_check import _warnings, first_look
 from onnxq.measuring.metrics import Errors
-from onnxq.measuring.verification import Verification
+from onnxq.measuring.verification import OtherSize, Verification
 from onnxq.options import Options
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared
@@ -120,6 +120,24 @@ def test_a_file_that_is_gone_by_then_costs_the_speed_and_no_more(tmp_path: Path)
     ).completed()
     assert found.speedup is None
     assert found.worst is not None
+
+
+def test_the_speed_is_told_for_samples_of_quite_another_size_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single tokens may gain where prompts lose: the typical sample alone would hide it."""
+    times = iter([(2e-3, 1e-3), (9e-3, 18e-3)])
+    rows: list[int] = []
+
+    def glance(_: Session, __: Session, feeds: dict[str, Any], ___: object) -> tuple[float, float]:
+        rows.append(len(feeds["x"]))
+        return next(times)
+
+    monkeypatch.setattr("onnxq.measuring.final_check.glance", glance)
+    model = float_model()
+    feeds = [{"x": np.resize(data()[0]["x"], (size, 3))} for size in (1, 1, 12, 1)]
+    found = first_look(loaded(model), loaded(quantized_model()), kept(model, feeds), float_bytes=0).completed()
+    assert rows == [1, 12]
+    assert (found.speedup, found.other_size) == (2.0, OtherSize(6, "x", (12, 3), 0.5, 9e-3))
+    assert found.to_dict()["other_size"]["shape"] == [12, 3]
 
 
 def test_without_samples_it_is_checked_and_loaded_only() -> None:

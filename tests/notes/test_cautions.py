@@ -11,8 +11,8 @@ import onnxq
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.measuring.metrics import Errors
-from onnxq.measuring.verification import Verification
-from onnxq.notes.cautions import cautions, poor, vague
+from onnxq.measuring.verification import OtherSize, Verification
+from onnxq.notes.cautions import cautions, poor, slow, vague
 from onnxq.options import Options
 from onnxq.plan import Plan
 from tests.models import build, feeds_for, normal
@@ -131,6 +131,21 @@ def test_a_result_slower_than_the_float_model(speed: float, seconds: float, said
     slow = [text for text in found if text.startswith("it runs at 0.60 of the float model's speed here (20.0 ms, one")]
     assert len(slow) == said
     assert all(text.endswith("--exclude MatMul, say, leaves operators in float") for text in slow), "what there is"
+
+
+@pytest.mark.usefixtures("speed_is_told")
+@pytest.mark.parametrize(
+    ("speeds", "begin"), [((1.4, 0.6), "on sample 5 (ids 1x54)"), ((0.7, 0.6), ""), ((1.4, 1.1), None)]
+)
+def test_a_result_slower_only_on_samples_of_another_size(speeds: tuple[float, float], begin: str | None) -> None:
+    other = OtherSize(5, "ids", (1, 54), speeds[1], 0.04)
+    run = Verification(samples=8, speedup=speeds[0], float_seconds=0.02, other_size=other)
+    said = list(slow(run, "why"))
+    if begin is None:
+        assert not said
+    else:
+        (text,) = said
+        assert f"of the float model's speed here{begin and ' '}{begin} (" in text
 
 
 @pytest.mark.usefixtures("speed_is_told")
