@@ -14,7 +14,7 @@ from onnxq.measuring.metrics import Errors
 from onnxq.measuring.verification import OtherSize, Verification
 from onnxq.notes.cautions import cautions, poor, slow, vague
 from onnxq.options import Options
-from onnxq.plan import Plan
+from onnxq.plan import Kept, Plan
 from tests.models import build, feeds_for, normal
 
 
@@ -65,6 +65,16 @@ def test_the_reason_is_that_of_what_computes() -> None:
     assert any(text.endswith("1 Conv: its weight is computed at run time") for text in result.verification.warnings)
 
 
+def test_slow_convolutions_are_not_sent_to_algorithms_of_products() -> None:
+    kept = [
+        Kept(name, op, "slower in integers than in float")
+        for name, op in {"c": "Conv", "d": "Conv", "m": "MatMul"}.items()
+    ]
+    plan = Plan("onnxruntime", (), {}, kept_float=tuple(kept))
+    (said,) = cautions(plan, Verification(), Options(), Statistics("", samples=8, kept=[KeptSample(0, {}, {})]))
+    assert said.startswith("nothing was quantized") and "--placement all" in said and "--algorithm" not in said
+
+
 def test_what_is_slower_can_be_had_all_the_same() -> None:
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
@@ -80,7 +90,8 @@ def test_what_is_slower_can_be_had_all_the_same() -> None:
         made = onnxq.quantize(model, data, options=Options(reduce_range=reduce_range))
         (said,) = made.report()["verification"]["warnings"]
         assert said.startswith("nothing was quantized: the result is the float model; 1 MatMul: slower")
-        assert said.endswith(end)
+        assert f"{end}. Products of few rows" in said
+        assert "--algorithm dynamic" in said and "--algorithm weight_only:bits=4,format=matmulnbits" in said
     assert onnxq.quantize(model, data, options=Options(placement="all")).plan.quantized == {"m": "MatMul"}
 
 
