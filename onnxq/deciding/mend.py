@@ -133,12 +133,12 @@ class _Mending:
         self._rescued = False
 
     def relieve(self) -> None:
-        """Arithmetic that costs much in integers stays float."""
+        """Arithmetic that costs much in integers stays float, with its weights stored where these do no harm."""
         if self._score(self.verification) >= FINE:
             return
         reasons = to_relieve(self._decider, self.quantized, self._judges)
         if reasons:
-            self._decider.keep_float(reasons)
+            self._decider.keep_float(reasons, store=bool(storable(self._decider, reasons, self._judges)[0]))
             self._again()
 
     def widen(self, raised: Raised) -> None:

@@ -179,6 +179,22 @@ def test_scores_of_classes_that_one_scale_drowns_stay_float() -> None:
     assert everything.verification is not None and everything.verification.worst is not None
     assert list(result.plan.quantized.values()) == ["Conv"] * 3 and "head" in everything.plan.quantized
     assert result.verification.worst[1].sqnr > everything.verification.worst[1].sqnr + 6
+    assert result.plan.stored == {"head": "Conv"}, "its weights, with a scale for each class, are not to blame"
+
+
+def test_a_weight_that_is_to_blame_stays_float() -> None:
+    """Each class has a huge weight for what is never there, which leaves few steps for the others."""
+    model = classes(200.0)
+    for tensor in model.graph.initializer:
+        weight = onnx.numpy_helper.to_array(tensor).copy()
+        if tensor.name == "third":
+            weight[0] = 0
+        if tensor.name == "head_w":
+            weight[:, 0] = 20 * np.abs(weight).max()
+        tensor.CopyFrom(onnx.numpy_helper.from_array(weight, tensor.name))
+    result = onnxq.quantize(model, images(1, 16, 32, 32))
+    assert "its integers leave output 'y'" in {kept.node: kept.reason for kept in result.plan.kept_float}["head"]
+    assert result.plan.stored == {}
 
 
 def test_the_measurements_before_the_first_group_show_that_it_goes_on() -> None:
