@@ -16,6 +16,7 @@ from onnxq.graph.passes.constant_divisors import constant_divisors
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.defaults import drop_initializer_inputs
 from onnxq.graph.passes.einsum_products import einsum_products
+from onnxq.graph.passes.every_axis import every_axis
 from onnxq.graph.passes.flat_norms import flat_norms
 from onnxq.graph.passes.fold_affine import fold_affine
 from onnxq.graph.passes.fold_batchnorm import Unfit, fold_batchnorm
@@ -55,10 +56,11 @@ def normalize(
     Afterwards there are no functions (but those in ``keep``), no Constant nodes (but those that make a graph output),
     what depends on constants alone is computed, what onnxruntime's optimizer fused with a convolution or a product with
     constants stands for itself, Swish and GroupNormalization are the chains that they stand for, what picks whole rows
-    is a Gather, batch normalizations and per-channel affine operators are folded into the layers beside them, tensor
-    names are unique over the whole model with its subgraphs, and every node has a unique name. Graph inputs and outputs
-    keep names, order, types and shapes, but for constants that the file form forced onto the inputs. The model computes
-    what it computed before, but for float32 rounding. Normalizing twice gives the same as once.
+    is a Gather, Resize and Pad have numbers for every axis, batch normalizations and per-channel affine operators are
+    folded into the layers beside them, tensor names are unique over the whole model with its subgraphs, and every node
+    has a unique name. Graph inputs and outputs keep names, order, types and shapes, but for constants that the file
+    form forced onto the inputs. The model computes what it computed before, but for float32 rounding. Normalizing twice
+    gives the same as once.
 
     Args:
         model: changed in place; take it from ``graph.load.load``.
@@ -92,6 +94,7 @@ def normalize(
         *scalar_ranges(model),
         *einsum_products(model),
         *gather_rows(model),
+        *every_axis(model),
         *unfuse(model),
         *write_out(model),
         *fold_gemm(model),
