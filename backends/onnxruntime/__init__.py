@@ -158,7 +158,8 @@ _RULES = (
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6), when=several),
     # A float MaxPool stays in front of its quantizer by a Sum behind it, see rewrites.py.
     OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=2.5, when=plain_max_pool),
-    OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 0.2), when=nearest),
+    # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
+    OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 10.0), when=nearest),
     _movement("Transpose"),
     _view("Reshape"),
     _view("Flatten"),
