@@ -3,9 +3,9 @@
 Fits to measured kernels, in nanoseconds per output position, then in units per output element. What a kernel does is
 told by onnxruntime's source, for AVX-512 with VNNI or without: convolutions of one group whose channels come in fours,
 with 16 or more of them out, have integer kernels that follow a pointer for each tap; all others copy what the taps
-read and multiply matrices. Without VNNI 256 convolutions of planes and 144 of lines were measured (1.32). With VNNI,
-channels in fours and narrow convolutions were (1.31); of others the multiply-accumulates are those of VNNI and the
-rest is what was measured without.
+read and multiply matrices. Without VNNI 256 convolutions of planes, 144 of lines and 24 of groups were measured (1.32).
+With VNNI, channels in fours and narrow convolutions were (1.31); of others the multiply-accumulates are those of VNNI
+and the rest is what was measured without.
 """
 
 from __future__ import annotations
@@ -149,10 +149,11 @@ def _integer(kernel: _Kernel, products: Products) -> float:
             copied = 0.0 if not several else 1.2 * taps if inputs % _FOURS == 0 else (9.6 if in_rows else 3.2) * pieces
             copied += 14.0 if outputs < _BLOCK else 0.0
         return sums + 0.06 * outputs + 5.0 + copied
+    if kernel.group > 1 and not several:
+        return sums + 0.25 * outputs + 8.0
     copied = (10.0 if kernel.group > 1 and inputs == 1 else 13.0) * pieces + 0.11 * kernel.macs
     copied += 0.8 * taps if kernel.planes else 0.0
-    copied = copied if several else 0.2 * inputs if kernel.group > 1 else 0.0
-    return sums + 0.5 * outputs + 0.03 * kernel.macs + 13.0 + copied
+    return sums + 0.5 * outputs + 0.03 * kernel.macs + 13.0 + (copied if several else 0.0)
 
 
 def _of_volumes(kernel: _Kernel, products: Products) -> tuple[float, float]:
@@ -174,9 +175,12 @@ def _of_volumes(kernel: _Kernel, products: Products) -> tuple[float, float]:
 def _depthwise(kernel: _Kernel, products: Products) -> tuple[float, float]:
     """Of all channels. Float kernels for planes fill up blocks of 16; what these leave over is slow in integers.
 
-    From one channel to one they follow a pointer for each tap of each position.
+    From one channel to one they follow a pointer for each tap of each position. Channels that do not come in fours are
+    computed one by one in float: 162 with 3x3 take nine times as long as 160, and integers .56 of that.
     """
     channels, taps = kernel.group, kernel.taps
+    if kernel.planes and channels % _FOURS:
+        return 0.27 * taps * channels, 10.0 + channels * (0.35 + 0.08 * taps) + 6.5 * taps
     as_float = (0.066 + 0.02 * taps) * _up(channels) if kernel.planes else (0.17 + 0.1 * taps) * channels
     left_over = 0.0 if channels % _BLOCK == 0 else 1.6 if channels % 8 == 0 else 3.3
     return as_float, 7.4 + taps * (products.tap * channels + 0.22 + left_over)
