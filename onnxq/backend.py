@@ -94,6 +94,7 @@ class Backend:
             being symmetric.
         overflows: whether sums of 8-bit products overflow where the artifact runs, see :mod:`onnxq.for_processor`.
         overflowing_costs: ``cost`` of rows → that on processors where they do, which are slower in integers.
+        overflowing_conversions: ``quantize_cost`` and ``dequantize_cost`` there, where they are others.
         moves_weights: they have them unless the options say otherwise; else where the options ask for them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
@@ -182,6 +183,7 @@ class Backend:
     asymmetric_weights: frozenset[int] = frozenset()
     overflows: Callable[[], bool] | None = None
     overflowing_costs: Mapping[Cost, Cost] = field(default_factory=dict)
+    overflowing_conversions: tuple[float, float] | None = None
     moves_weights: bool = False
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"

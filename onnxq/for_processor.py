@@ -30,4 +30,6 @@ def for_processor(target: Backend, options: Options) -> Backend:
         for op, rule in target.rules.items()
         if callable(rule.cost) and rule.cost in target.overflowing_costs
     }
-    return replace(target, rules={**target.rules, **slower}, overflowing_costs={})
+    into, out = target.overflowing_conversions or (target.quantize_cost, target.dequantize_cost)
+    rules = {**target.rules, **slower}
+    return replace(target, rules=rules, quantize_cost=into, dequantize_cost=out, overflowing_costs={})

@@ -27,7 +27,15 @@ import math
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.backends.onnxruntime.costs import WITHOUT_VNNI, conv_cost, matmul_cost, mean_cost, mul_cost, sigmoid_cost
+from onnxq.backends.onnxruntime.costs import (
+    CONVERSIONS_WITHOUT_VNNI,
+    WITHOUT_VNNI,
+    conv_cost,
+    matmul_cost,
+    mean_cost,
+    mul_cost,
+    sigmoid_cost,
+)
 from onnxq.backends.onnxruntime.limits import adjust, several
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
@@ -187,6 +195,7 @@ BACKEND = Backend(
     asymmetric_weights=frozenset({2, 3, 4}),
     overflows=products_overflow,
     overflowing_costs=WITHOUT_VNNI,
+    overflowing_conversions=CONVERSIONS_WITHOUT_VNNI,
     moves_weights=True,
     by_cost=True,
     quantize_cost=1.3,

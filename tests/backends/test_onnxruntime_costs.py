@@ -57,6 +57,14 @@ def test_the_options_say_which_processor_is_meant() -> None:
     assert plans[None] == plans[reduces(TARGET, Options())]
 
 
+def test_the_conversions_are_those_of_the_processor_too() -> None:
+    there = for_processor(TARGET, Options(reduce_range=True))
+    assert (there.quantize_cost, there.dequantize_cost) == BACKEND.overflowing_conversions
+    assert for_processor(TARGET, Options(reduce_range=False)) is TARGET
+    same = for_processor(replace(TARGET, overflowing_conversions=None), Options(reduce_range=True))
+    assert (same.quantize_cost, same.dequantize_cost) == (BACKEND.quantize_cost, BACKEND.dequantize_cost)
+
+
 def test_other_targets_have_one_table() -> None:
     tensorrt = onnxq.backend_choice.backend_named("tensorrt")
     assert for_processor(tensorrt, Options(reduce_range=True)) is tensorrt
