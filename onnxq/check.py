@@ -24,7 +24,8 @@ from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
 from onnxq.graph.shapes import inputs_of_unknown_size
 from onnxq.graph.traverse import all_nodes
-from onnxq.integer_operators import PACKED, WHILE_RUNNING, quantizing
+from onnxq.graph.values import is_constant
+from onnxq.integer_operators import PACKED, QUANTIZERS, WHILE_RUNNING, is_in_integers, quantizing
 from onnxq.notes.reasons import by_reason
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
@@ -158,18 +159,26 @@ def _operators(model: ir.Model, options: Options) -> list[Finding]:
             found.append(Finding("error", where, "is a custom operator that onnxruntime does not know", hint))
     if quantized := quantizing(model):
         what = f"the model is quantized in part already: {counts(quantized)}"
-        found.append(Finding("warning", "model", what, _of_quantized(quantized)))
+        found.append(Finding("warning", "model", what, _of_quantized(model)))
     return found
 
 
-def _of_quantized(operators: Sequence[str]) -> str:
-    """What to do with a model of which these quantize, or compute with integers: deploy takes scales of activations."""
+def _of_quantized(model: ir.Model) -> str:
+    """What to do with a model that is quantized: deploy takes scales of activations, where these are constants."""
     best = "Give the float model for the best result"
-    if all(op in PACKED or op == "DequantizeLinear" for op in operators):
+    nodes = [node for node in all_nodes(model) if node.op_type in QUANTIZERS or is_in_integers(node.op_type)]
+    if all(node.op_type in PACKED or _of_a_constant(node) for node in nodes):
         return f"{best}: of this one only weights are quantized, so that 'onnxq deploy' does not take it."
-    if not WHILE_RUNNING.isdisjoint(operators):
+    if any(node.op_type in WHILE_RUNNING for node in nodes):
         return f"{best}."
     return f"{best}; 'onnxq deploy' writes this one for a target as it is."
+
+
+def _of_a_constant(node: ir.Node) -> bool:
+    """Whether a node is a quantizer of a constant, or of what such a one gives."""
+    data = node.inputs[0] if node.op_type in QUANTIZERS else None
+    before = data.producer() if data is not None else None
+    return data is not None and (is_constant(data) or (before is not None and _of_a_constant(before)))
 
 
 def _inputs(session: Session, has_data: bool) -> list[Finding]:

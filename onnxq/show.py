@@ -134,7 +134,7 @@ def _signature(values: Iterable[ir.Value]) -> dict[str, str]:
 
 def _shape(dims: Sequence[str]) -> str:
     """``1x3x224x224``; where a dimension has a name, which may hold an x itself, ``[batch, 3, 224, 224]``."""
-    named = any(not dim.isdigit() and len(dim) > 1 for dim in dims)
+    named = any(not dim.isdigit() and dim not in ("?", "N") for dim in dims)
     return f"[{', '.join(dims)}]" if named else "x".join(dims) or "scalar"
 
 

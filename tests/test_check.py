@@ -207,11 +207,15 @@ def test_a_model_that_is_quantized_already() -> None:
     assert "'onnxq deploy' writes this one for a target" in found.hint
 
 
-def test_deploy_is_not_advised_where_it_refuses() -> None:
-    text = """<ir_version: 10, opset_import: ["" : 21]>
+@pytest.mark.parametrize(
+    ("kind", "nodes"),
+    [("int8", "f = DequantizeLinear (w, s)"), ("float", "q = QuantizeLinear (w, s)  f = DequantizeLinear (q, s)")],
+)
+def test_deploy_is_not_advised_where_it_refuses(kind: str, nodes: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
         g (float[N, 4] x) => (float[N, 4] y)
-        <int8[4, 4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, float s = {0.1}>
-        { f = DequantizeLinear (w, s)  y = MatMul (x, f) }"""
+        <{kind}[4, 4] w = {{1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}}, float s = {{0.1}}>
+        {{ {nodes}  y = MatMul (x, f) }}"""
     model = parser.parse_model(text)
     found = only(check(model), "quantized in part already")
     assert "only weights are quantized, so that 'onnxq deploy' does not take it" in found.hint

@@ -9,7 +9,7 @@ convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of
 since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes
 opset 20.
 
-An Add, Mul, Concat, Sigmoid, LeakyRelu, Softmax or GlobalAveragePool that is left in float between quantizers of other
+An Add, Mul, Concat, Resize, Sigmoid, LeakyRelu, Softmax or GlobalAveragePool left in float between quantizers of other
 operators, by ``--exclude`` say, onnxruntime fuses with these to its integer kernel all the same, on their grids; an
 AveragePool is kept apart.
 
@@ -27,16 +27,9 @@ import math
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.backends.onnxruntime.costs import (
-    CONVERSIONS_WITHOUT_VNNI,
-    WITHOUT_VNNI,
-    conv_cost,
-    matmul_cost,
-    mean_cost,
-    mul_cost,
-    sigmoid_cost,
-)
+from onnxq.backends.onnxruntime.costs import WITHOUT_VNNI, conv_cost, matmul_cost, mean_cost, mul_cost, sigmoid_cost
 from onnxq.backends.onnxruntime.limits import adjust, several
+from onnxq.backends.onnxruntime.processors import CONVERSIONS_WITHOUT_VNNI
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain

@@ -4,8 +4,8 @@ Fits to measured kernels, in nanoseconds per output position, then in units per 
 told by onnxruntime's source, for AVX-512 with VNNI or without: convolutions of one group whose channels come in fours,
 with 16 or more of them out, have integer kernels that follow a pointer for each tap; all others copy what the taps
 read and multiply matrices. Without VNNI 256 convolutions of planes, 144 of lines and 24 of groups were measured (1.32).
-With VNNI, channels in fours and narrow convolutions were (1.31); of others the multiply-accumulates are those of VNNI
-and the rest is what was measured without.
+With VNNI, channels in fours and narrow convolutions were (1.31); of others the multiply-accumulates are those of VNNI,
+but for depthwise ones, and the rest is what was measured without.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.processors import QUANTIZE_NS, WITH_VNNI, Products
+from onnxq.backends.onnxruntime.processors import QUANTIZE_NS, VNNI, Products
 from onnxq.graph.windows import share_inside
 
 __all__ = ["conv_cost"]
@@ -89,7 +89,7 @@ def _up(channels: int) -> int:
     return -(-channels // _BLOCK) * _BLOCK
 
 
-def conv_cost(node: ir.Node, products: Products = WITH_VNNI) -> tuple[float, float]:
+def conv_cost(node: ir.Node, products: Products = VNNI) -> tuple[float, float]:
     """In float and in integers, in units of a QuantizeLinear for each output element."""
     kernel = _Kernel.of(node)
     if kernel.volumes:
@@ -143,17 +143,25 @@ def _integer(kernel: _Kernel, products: Products) -> float:
     in_rows = kernel.side_by_side and kernel.group == 1
     pieces = taps // kernel.dims[-1] if several and in_rows else taps
     if not products.narrow_measured and (kernel.group > 1 or min(inputs, outputs) < _BLOCK):
-        if kernel.group > 1:
-            copied = taps * (8.0 if inputs == 1 else 5.0) if several else 0.35 * inputs
-        else:
-            copied = 0.0 if not several else 1.2 * taps if inputs % _FOURS == 0 else (9.6 if in_rows else 3.2) * pieces
-            copied += 14.0 if outputs < _BLOCK else 0.0
-        return sums + 0.06 * outputs + 5.0 + copied
+        return sums + 0.06 * outputs + 5.0 + _copied_with_vnni(kernel, pieces)
     if kernel.group > 1 and not several:
         return sums + 0.25 * outputs + 8.0
     copied = (10.0 if kernel.group > 1 and inputs == 1 else 13.0) * pieces + 0.11 * kernel.macs
     copied += 0.8 * taps if kernel.planes else 0.0
     return sums + 0.5 * outputs + 0.03 * kernel.macs + 13.0 + (copied if several else 0.0)
+
+
+def _copied_with_vnni(kernel: _Kernel, pieces: int) -> float:
+    """Of groups of channels, and of few channels in or out."""
+    several = kernel.taps > 1
+    if kernel.group > 1:
+        return kernel.taps * (8.0 if kernel.inputs == 1 else 5.0) if several else 0.35 * kernel.inputs
+    few = 14.0 if kernel.outputs < _BLOCK else 0.0
+    if not several:
+        return few
+    if kernel.inputs % _FOURS == 0:
+        return few + 1.2 * kernel.taps
+    return few + (9.6 if kernel.side_by_side else 3.2) * pieces
 
 
 def _of_volumes(kernel: _Kernel, products: Products) -> tuple[float, float]:

@@ -13,14 +13,12 @@ from functools import partial
 
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime import processors
 from onnxq.backends.onnxruntime.convolutions import conv_cost
-from onnxq.backends.onnxruntime.processors import WITH_VNNI, Products
+from onnxq.backends.onnxruntime.processors import NO_VNNI, VNNI, Products
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
 
 __all__ = [
-    "CONVERSIONS_WITHOUT_VNNI",
     "WITHOUT_VNNI",
     "conv_cost",
     "matmul_cost",
@@ -30,7 +28,7 @@ __all__ = [
 ]
 
 
-def matmul_cost(node: ir.Node, products: Products = WITH_VNNI) -> tuple[float, float]:
+def matmul_cost(node: ir.Node, products: Products = VNNI) -> tuple[float, float]:
     """By the inner dimension."""
     weight = node.inputs[1]
     inner = 64
@@ -65,15 +63,7 @@ def _of_silu(sigmoid: ir.Node) -> bool:
 
 
 WITHOUT_VNNI: Mapping[Cost, Cost] = {
-    conv_cost: partial(conv_cost, products=processors.WITHOUT_VNNI),
-    matmul_cost: partial(matmul_cost, products=processors.WITHOUT_VNNI),
+    conv_cost: partial(conv_cost, products=NO_VNNI),
+    matmul_cost: partial(matmul_cost, products=NO_VNNI),
 }
 """What takes the place of the costs of layers where sums of products overflow."""
-CONVERSIONS_WITHOUT_VNNI = (1.6, 1.7)
-"""Of an element into integers and out of them.
-
-In profiles, the Transposes to channels last and back take as long as the QuantizeLinear and DequantizeLinear that they
-stand beside, and so does what orders the channels for a float convolution. Plans by 1.6 and 1.7 were faster than by 1.3
-and 1.1, the costs with VNNI: U2NetP .71 of float's time (.77), GhostNetV2 .96 (1.01), EfficientNet-Lite0 .733 (.747);
-PP-OCR's detector, whose gain then is less than a tenth, stays float, .76 (.72), with 5 dB more.
-"""

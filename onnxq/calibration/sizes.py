@@ -31,7 +31,7 @@ def typical(samples: Sequence[KeptSample]) -> KeptSample:
 
 
 def other_sized(samples: Sequence[KeptSample]) -> tuple[KeptSample, str] | None:
-    """The sample that differs most in size from the typical one, and the input that it gives so much more of.
+    """The sample that is largest beside the typical one, and the input that it gives so much more of.
 
     So of a decoder's prompts, where most samples are single tokens with a cache, the longest; of single tokens, where
     most are prompts with an empty cache, the one with most behind it.

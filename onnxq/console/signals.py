@@ -59,13 +59,22 @@ def signals_wait() -> Iterator[None]:
         yield
         return
     came: list[int] = []
+    waiting = True
     handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *_NUMBERS)}
     usual = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def stand_in(number: int, frame: FrameType | None) -> None:
+        if waiting:
+            came.append(number)
+        else:  # the handlers are being put back
+            usual[number](number, frame)
+
     try:
         for number in usual:
-            signal.signal(number, lambda caught, frame: came.append(caught))
+            signal.signal(number, stand_in)
         yield
     finally:
+        waiting = False
         for number, handler in usual.items():
             signal.signal(number, handler)
         if came:

@@ -138,7 +138,7 @@ class _Mending:
             return
         reasons = to_relieve(self._decider, self.quantized, self._judges)
         if reasons:
-            self._decider.keep_float(reasons, store=bool(storable(self._decider, reasons, self._judges)[0]))
+            self._decider.keep_float(reasons, store=bool(storable(self._decider, reasons, self._judges, each=True)[0]))
             self._again()
 
     def widen(self, raised: Raised) -> None:

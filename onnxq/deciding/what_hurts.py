@@ -151,7 +151,12 @@ def to_rescue(decider: Decider, quantized: Quantized, judges: Collection[str]) -
 
 
 def storable(
-    decider: Decider, kept: Collection[str], judges: Collection[str] | None, raised: Raised | None = None
+    decider: Decider,
+    kept: Collection[str],
+    judges: Collection[str] | None,
+    raised: Raised | None = None,
+    *,
+    each: bool = False,
 ) -> tuple[set[str], ir.Model | None]:
     """Of layers that are to stay float, those whose weights may be stored as integers all the same.
 
@@ -162,6 +167,7 @@ def storable(
         kept: the layers.
         judges: names of the outputs that count; None: all.
         raised: the float model at an opset that has 16-bit weights; None: they take 8 bits or none.
+        each: no output that counts may lose by it, not the worst alone.
 
     Returns:
         All of them that have weights to store, or none, as together they do no harm or do; and the model at an opset
@@ -176,20 +182,27 @@ def storable(
     samples = decider.extent()[1]
     louder = lifts(samples, decider.statistics)
 
-    def score(made: Quantized) -> float:
+    def scores(made: Quantized) -> dict[str, float]:
         try:
             session = simulation(made, **decider.options.session)
             pairs = ((sample.feeds, sample.outputs) for sample in samples)
             errors = errors_of(session.run, pairs, chosen_rows(decider.model))
         except ExecutionError:
-            return -math.inf
-        return worst_kept(errors, louder, errors if judges is None else judges)
+            return {}
+        counting = list(errors if judges is None else judges)
+        groups = {name: [name] for name in counting} if each else {"": counting}
+        return {name: worst_kept(errors, louder, group) for name, group in groups.items()}
 
-    least = score(plain) - _WORTH
-    if score(stored) > least:
+    before = scores(plain)
+
+    def harmless(made: Quantized) -> bool:
+        after = scores(made)
+        return bool(after) and all(after[name] > least - _WORTH for name, least in before.items())
+
+    if harmless(stored):
         return more, None
     model = raised(decider.model) if raised is not None else None
-    if model is None or not score(decider.at(model).without(kept, store=True, wide=True)) > least:
+    if model is None or not harmless(decider.at(model).without(kept, store=True, wide=True)):
         return set(), None
     return more, model
 

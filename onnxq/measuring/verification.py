@@ -14,7 +14,7 @@ __all__ = ["OtherSize", "SourceAgreement", "Verification"]
 
 @dataclass(frozen=True)
 class OtherSize:
-    """The speed on a sample of quite another size than the typical one: a prompt, where others are single tokens.
+    """The speed on a sample much larger than the typical one: a prompt, where others are single tokens.
 
     Attributes:
         sample: its place in the data.
@@ -93,7 +93,7 @@ class Verification:
             thread, on the typical sample, in this run; ``None`` without samples, and where onnxruntime's optimizations
             break the float model.
         float_seconds: time of the float model, likewise.
-        other_size: both on a sample of quite another size; ``None`` where samples are alike in size.
+        other_size: both on a much larger sample; ``None`` where none gives four times as much of an input.
         warnings: what a user should know.
         against_source: how it agrees with the quantized model it was made of, where it was made of one.
         loaded: whether onnxruntime loaded it; not where it is for an execution provider that is not here.

@@ -30,8 +30,8 @@ _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What people quantize a model for."""
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
 _OF_DECODERS = (
-    "Products of few rows, as where a decoder generates token by token, are faster with --algorithm dynamic, and with "
-    "--algorithm weight_only:bits=4,format=matmulnbits"
+    "Large products of few rows, as where a decoder generates token by token, may be faster with --algorithm dynamic, "
+    "and with --algorithm weight_only:bits=4,format=matmulnbits at some loss"
 )
 """One and four rows of 1024 x 2816 without VNNI: 3.9 to 2.9 times as fast as float in blocks of 4 bits."""
 _SLOW, _LONG = 0.85, 1e-4

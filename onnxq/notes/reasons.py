@@ -22,8 +22,8 @@ _DECIBELS = re.compile(r"(-?(?:\d+(?:\.\d+)?|inf)) dB")
 def by_reason(kept: Iterable[Kept]) -> list[tuple[str, list[Kept]]]:
     """Reason → nodes, most frequent first.
 
-    Reasons that differ only in the operator they begin with are one; so are those that differ only in the tensor they
-    are about, or in figures in dB, of which the lowest and the highest are said.
+    Reasons that differ only in the operator they begin with are one; so are those that differ only in the tensor or
+    node they are about, or in figures in dB, of which the lowest and the highest are said.
     """
     groups: dict[str, list[Kept]] = {}
     said: dict[str, list[str]] = {}

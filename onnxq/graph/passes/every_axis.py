@@ -27,8 +27,8 @@ _PADS, _AXES = 1, 3
 def every_axis(model: ir.Model) -> list[Note]:
     """Write each Resize and Pad of some axes for all of them: the others are neither resized nor padded.
 
-    That changes no number. Left are those of unknown rank, of axes that are computed, and a Resize that keeps the
-    aspect ratio of some axes.
+    That changes no number. Left are those of unknown rank, of axes that are computed, that name an axis twice or one
+    that there is not, and a Resize that keeps the aspect ratio of some axes.
 
     Args:
         model: changed in place, ranks inferred.
@@ -50,15 +50,28 @@ def every_axis(model: ir.Model) -> list[Note]:
 def _axes(node: ir.Node) -> list[int]:
     """The axes that a node names, counted from the first; none where it names none, or where it is left."""
     data, attributes = node.inputs[0], node.attributes
-    if data is None or data.shape is None:
-        return []
+    rank = len(data.shape) if data is not None and data.shape is not None else 0
+    named: Sequence[int] = ()
     if node.op_type == "Resize":
-        kept = attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch"
-        named: Sequence[int] = () if kept else attributes.get_ints("axes", ())
+        if attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch":
+            named = attributes.get_ints("axes", ())
+        lengths = {_REGION: 2, _SCALES: 1, _SIZES: 1}
     else:
         array = constant_array(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
-        named = () if array is None else array.reshape(-1).tolist()
-    return [axis % len(data.shape) for axis in named]
+        if array is not None and array.dtype == np.int64:
+            named = array.reshape(-1).tolist()
+        lengths = {_PADS: 2}
+    if not all(-rank <= axis < rank for axis in named):
+        return []
+    axes = [axis % rank for axis in named]
+    fit = all(_fits(node, index, times * len(axes)) for index, times in lengths.items())
+    return axes if fit and len(set(axes)) == len(axes) else []
+
+
+def _fits(node: ir.Node, index: int, count: int) -> bool:
+    """Whether an input is absent, computed, or has so many numbers: what else there is, is left to the checker."""
+    array = constant_array(node.inputs[index]) if index < len(node.inputs) else None
+    return array is None or array.size in (0, count)
 
 
 def _widen(node: ir.Node, axes: Sequence[int], namer: Namer) -> None:
@@ -72,7 +85,7 @@ def _widen(node: ir.Node, axes: Sequence[int], namer: Namer) -> None:
         return
     others: AnyArray | ir.Value = np.array(static_shape(data) or (), np.int64)
     if len(node.inputs) > _SIZES and static_shape(data) is None:
-        others = _made(node, ir.node("Shape", [data]), namer, ir.DataType.INT64, ir.Shape([rank]))
+        others = _made(node, ir.node("Shape", [data]), namer, ir.DataType.INT64, rank)
     _fill(node, _REGION, np.repeat(np.array([0, 1], np.float32), rank), both, namer)
     _fill(node, _SCALES, np.ones(rank, np.float32), axes, namer)
     _fill(node, _SIZES, others, axes, namer)
@@ -80,7 +93,10 @@ def _widen(node: ir.Node, axes: Sequence[int], namer: Namer) -> None:
 
 
 def _fill(node: ir.Node, index: int, others: AnyArray | ir.Value, places: Sequence[int], namer: Namer) -> None:
-    """Give an input of some axes the numbers of all: ``others``, with those it has put at their places."""
+    """Give an input of some axes the numbers of all: ``others``, with those it has put at their places.
+
+    Where either is computed they are joined, and picked in order: shapes are inferred through that.
+    """
     values = node.inputs[index] if index < len(node.inputs) else None
     if values is None or not values.name:
         return
@@ -94,18 +110,22 @@ def _fill(node: ir.Node, index: int, others: AnyArray | ir.Value, places: Sequen
         node.replace_input_with(index, set_constant(graph, namer, f"{values.name}_every_axis", full))
         return
     kind = values.dtype or ir.DataType.INT64
+    count = others.shape[0] if others.shape is not None else 0
+    assert isinstance(count, int)
     if not isinstance(others, ir.Value):
         others = set_constant(graph, namer, f"{values.name}_others", others.astype(kind.numpy()))
-    where = set_constant(graph, namer, f"{values.name}_places", np.array(places, np.int64))
-    scatter = ir.node("ScatterElements", [others, where, values])
-    node.replace_input_with(index, _made(node, scatter, namer, kind, others.shape))
+    order = np.arange(count)
+    order[list(places)] = count + np.arange(len(places))
+    joined = _made(node, ir.node("Concat", [others, values], {"axis": 0}), namer, kind, count + len(places))
+    wanted = set_constant(graph, namer, f"{values.name}_order", order.astype(np.int64))
+    node.replace_input_with(index, _made(node, ir.node("Gather", [joined, wanted]), namer, kind, count))
 
 
-def _made(node: ir.Node, made: ir.Node, namer: Namer, kind: ir.DataType, shape: ir.Shape | None) -> ir.Value:
-    """What a new node in front of another gives: numbers in a line."""
+def _made(node: ir.Node, made: ir.Node, namer: Namer, kind: ir.DataType, count: int) -> ir.Value:
+    """What a new node in front of another gives: so many numbers in a line."""
     graph, value = node.graph, made.outputs[0]
     assert isinstance(graph, ir.Graph)
     made.name = namer.node(f"{node.name}_{made.op_type}")
-    value.name, value.type, value.shape = namer.fresh(f"{made.name}_0"), ir.TensorType(kind), shape
+    value.name, value.type, value.shape = namer.fresh(f"{made.name}_0"), ir.TensorType(kind), ir.Shape([count])
     graph.insert_before(node, [made])
     return value

@@ -56,11 +56,11 @@ def normalize(
     Afterwards there are no functions (but those in ``keep``), no Constant nodes (but those that make a graph output),
     what depends on constants alone is computed, what onnxruntime's optimizer fused with a convolution or a product with
     constants stands for itself, Swish and GroupNormalization are the chains that they stand for, what picks whole rows
-    is a Gather, Resize and Pad have numbers for every axis, batch normalizations and per-channel affine operators are
-    folded into the layers beside them, tensor names are unique over the whole model with its subgraphs, and every node
-    has a unique name. Graph inputs and outputs keep names, order, types and shapes, but for constants that the file
-    form forced onto the inputs. The model computes what it computed before, but for float32 rounding. Normalizing twice
-    gives the same as once.
+    is a Gather, Resize and Pad name no axes where they can do without, batch normalizations and per-channel affine
+    operators are folded into the layers beside them, tensor names are unique over the whole model with its subgraphs,
+    and every node has a unique name. Graph inputs and outputs keep names, order, types and shapes, but for constants
+    that the file form forced onto the inputs. The model computes what it computed before, but for float32 rounding.
+    Normalizing twice gives the same as once.
 
     Args:
         model: changed in place; take it from ``graph.load.load``.

@@ -12,6 +12,7 @@ from onnxq.graph.passes.every_axis import every_axis
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from tests.graph.helpers import Array, Feeds, apply, build, f32, i64, random
+from tests.models import build as built
 from tests.models import images, normal
 
 CROP = 'coordinate_transformation_mode = "tf_crop_and_resize"'
@@ -101,3 +102,21 @@ def test_some_axes_between_integer_layers_run() -> None:
     assert list(result.plan.quantized.values()).count("Conv") == 3
     assert result.verification is not None and result.verification.worst is not None
     assert result.verification.worst[1].sqnr > 25
+
+
+@pytest.mark.parametrize(
+    ("node", "constants"),
+    [
+        ('y = Resize <axes = [2, 2], mode = "nearest"> (x, , factors)', {"factors": f32([2, 2])}),
+        ('y = Resize <axes = [2, 7], mode = "nearest"> (x, , factors)', {"factors": f32([2, 2])}),
+        ('y = Resize <axes = [2, 3], mode = "nearest"> (x, , factors)', {"factors": f32([2, 2, 2])}),
+        ("y = Pad (x, pads, , axes)", {"pads": i64([1, 1]), "axes": i64([2, 3])}),
+        ("y = Pad (x, pads, , axes)", {"pads": i64([1, 1, 1, 1]), "axes": i64([2, 2])}),
+        ("y = Pad (x, pads, , axes)", {"pads": i64([1, 1, 1, 1]), "axes": i64([2, 3]).astype("int32")}),
+    ],
+)
+def test_what_is_wrong_is_not_made_right(node: str, constants: dict[str, Array]) -> None:
+    text = f"(float[1, 3, 8, 8] x) => (float[N, C, H, W] y) {{ {node} }}"
+    model = built(text, opset=18, ir_version=8, domains=None, **constants)
+    with pytest.raises(onnxq.ModelError, match="invalid model"):
+        onnxq.quantize(model, images(1, 3, 8, 8))
