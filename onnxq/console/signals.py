@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Terminated", "heed_signals", "ignore_signals", "signals_wait"]
+__all__ = ["Terminated", "heed_signals", "ignore_signals"]
 
 _NAMES = ("SIGTERM", "SIGHUP")
 """Sent by ``kill``, ``timeout``, a scheduler or a container that ends, by a terminal that closes; Windows has one."""
@@ -47,38 +45,6 @@ def ignore_signals() -> None:
         return
     for number in (signal.SIGINT, *_NUMBERS):
         signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def signals_wait() -> Iterator[None]:
-    """Signals that would raise an exception, Ctrl-C among them, raise it when this block has ended.
-
-    For the few lines in which something is made that must be known in order to be cleared away.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    waiting = True
-    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *_NUMBERS)}
-    usual = {number: handler for number, handler in handlers.items() if callable(handler)}
-
-    def stand_in(number: int, frame: FrameType | None) -> None:
-        if waiting:
-            came.append(number)
-        else:  # the handlers are being put back
-            usual[number](number, frame)
-
-    try:
-        for number in usual:
-            signal.signal(number, stand_in)
-        yield
-    finally:
-        waiting = False
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.console.signals import signals_wait
 from onnxq.errors import VerificationError
+from onnxq.runtimes.held_signals import signals_wait
 from onnxq.runtimes.runtime import Examination, Runtime
 
 __all__ = ["examine", "interpreter", "missing", "require"]
