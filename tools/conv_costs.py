@@ -1,0 +1,103 @@
+"""Convolutions of onnxruntime's CPU provider, float against 8-bit integer, beside what the table says of them.
+
+Each stands behind another convolution, as in a net, and runs on one thread; its time is the least of onnxruntime's own
+profile, in nanoseconds for each position of its output. The table is that of this machine's processor.
+
+    python tools/conv_costs.py [--edge 3] [--inputs 16 64 128] [--outputs 3 16 18 64] [--groups 1] [--size 56]
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx import numpy_helper
+
+from onnxq import Options
+from onnxq.backends.onnxruntime import BACKEND
+from onnxq.for_processor import for_processor
+
+RUNS = 60
+BEFORE = 16
+"""Channels into the convolution in front of the one that is measured."""
+
+
+def build(inputs: int, outputs: int, group: int, edge: int, size: int, *, integer: bool) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (inputs, BEFORE, 1, 1), "w": (outputs, inputs // group, edge, edge)}
+    held: dict[str, Any]
+    pads = f"pads = [{', '.join([str(edge // 2)] * 4)}], group = {group}"
+    if integer:
+        nodes = f"""a = QLinearConv (x, s, z, w0, s0, z0, s, z)
+                    [tested] y = QLinearConv <{pads}> (a, s, z, w, s1, z1, s, z)"""
+        held = {name: rng.integers(-60, 60, shape).astype(np.int8) for name, shape in shapes.items()}
+        held |= {"s": np.float32(0.02), "z": np.uint8(128)}
+        for name, count in (("0", inputs), ("1", outputs)):
+            held |= {f"s{name}": np.full(count, 0.001, np.float32), f"z{name}": np.zeros(count, np.int8)}
+    else:
+        nodes = f"a = Conv (x, w0)  [tested] y = Conv <{pads}> (a, w)"
+        held = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    kind = "uint8" if integer else "float"
+    signature = f"({kind}[1, {BEFORE}, {size}, {size}] x) => ({kind}[1, {outputs}, {size}, {size}] y)"
+    model: onnx.ModelProto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g {signature} {{ {nodes} }}'
+    )
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in held.items())
+    return model
+
+
+def nanoseconds(model: onnx.ModelProto, size: int, dtype: type[np.generic]) -> float:
+    """Of the second convolution, for each position of its output."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 3
+    feeds = {"x": np.random.default_rng(1).integers(0, 255, (1, BEFORE, size, size)).astype(dtype)}
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "p")
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        for _ in range(RUNS):
+            session.run(None, feeds)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    times: dict[str, list[float]] = collections.defaultdict(list)
+    for event in events:
+        timed = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        if timed and "Conv" in event["args"]["op_name"]:
+            times[event["name"]].append(event["dur"])
+    return 1000 * min(list(times.values())[1]) / size**2
+
+
+def table(model: onnx.ModelProto) -> tuple[float, float]:
+    """What the backend's table says of the second convolution, in units of its own."""
+    node = next(node for node in ir.from_proto(model).graph if node.name == "tested")
+    return for_processor(BACKEND, Options()).rules["Conv"].costs(node)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name, default in (("inputs", [16, 64, 128]), ("outputs", [3, 16, 18, 64]), ("groups", [1])):
+        parser.add_argument(f"--{name}", type=int, nargs="+", default=default)
+    parser.add_argument("--edge", type=int, default=3)
+    parser.add_argument("--size", type=int, default=56)
+    asked = parser.parse_args()
+    print("inputs outputs group   float ns  integer ns   ratio  of the table")
+    for inputs, outputs, group in itertools.product(asked.inputs, asked.outputs, asked.groups):
+        if inputs % group or outputs % group:
+            continue
+        sizes = inputs, outputs, group, asked.edge, asked.size
+        plain, integer = (build(*sizes, integer=wanted) for wanted in (False, True))
+        times = nanoseconds(plain, asked.size, np.float32), nanoseconds(integer, asked.size, np.uint8)
+        by_table = table(plain)
+        ratios = times[1] / times[0], by_table[1] / by_table[0]
+        print(f"{inputs:6} {outputs:7} {group:5} {times[0]:10.1f} {times[1]:11.1f} {ratios[0]:7.2f} {ratios[1]:13.2f}")
+
+
+if __name__ == "__main__":
+    main()
