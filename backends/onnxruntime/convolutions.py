@@ -184,7 +184,7 @@ def _depthwise(kernel: _Kernel, products: Products) -> tuple[float, float]:
     """Of all channels. Float kernels for planes fill up blocks of 16; what these leave over is slow in integers.
 
     From one channel to one they follow a pointer for each tap of each position. Channels that do not come in fours are
-    computed one by one in float: 162 with 3x3 take nine times as long as 160, and integers .56 of that.
+    computed one by one in float: with 3x3, 162 took 381 ns a position, and 144 took 48; in integers 214 and 94.
     """
     channels, taps = kernel.group, kernel.taps
     if kernel.planes and channels % _FOURS:
