@@ -186,8 +186,9 @@ def slow(verification: Verification, why: str) -> Iterator[str]:
         found.append((f" on {other.where}", other.speedup, other.float_seconds))
     for where, speed, seconds in found:
         if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
-            took = f"{1000 * seconds:.1f} ms, one thread"
-            yield f"it runs at {speed:.2f} of the float model's speed here{where} ({took}): {why}"
+            took = f"{1000 * seconds:.1f} ms, one thread)"
+            place = f"{where.removesuffix(')')}, {took}" if where else f" ({took}"
+            yield f"it runs at {speed:.2f} of the float model's speed here{place}: {why}"
             return
 
 

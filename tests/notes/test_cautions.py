@@ -146,17 +146,20 @@ def test_a_result_slower_than_the_float_model(speed: float, seconds: float, said
 
 @pytest.mark.usefixtures("speed_is_told")
 @pytest.mark.parametrize(
-    ("speeds", "begin"), [((1.4, 0.6), "on sample 5 (ids 1x54)"), ((0.7, 0.6), ""), ((1.4, 1.1), None)]
+    ("speeds", "where"),
+    [((1.4, 0.6), " on sample 5 (ids 1x54, 40.0 ms, one thread): why"), ((0.7, 0.6), " (20.0 ms, one thread): why")],
 )
-def test_a_result_slower_only_on_samples_of_another_size(speeds: tuple[float, float], begin: str | None) -> None:
+def test_a_result_slower_on_samples_of_another_size_says_where(speeds: tuple[float, float], where: str) -> None:
     other = OtherSize(5, "ids", (1, 54), speeds[1], 0.04)
     run = Verification(samples=8, speedup=speeds[0], float_seconds=0.02, other_size=other)
-    said = list(slow(run, "why"))
-    if begin is None:
-        assert not said
-    else:
-        (text,) = said
-        assert f"of the float model's speed here{begin and ' '}{begin} (" in text
+    (said,) = slow(run, "why")
+    assert said.endswith(f"of the float model's speed here{where}")
+
+
+@pytest.mark.usefixtures("speed_is_told")
+def test_a_result_faster_on_samples_of_both_sizes_is_not_warned_of() -> None:
+    other = OtherSize(5, "ids", (1, 54), 1.1, 0.04)
+    assert not list(slow(Verification(samples=8, speedup=1.4, float_seconds=0.02, other_size=other), "why"))
 
 
 @pytest.mark.usefixtures("speed_is_told")
