@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ import onnxq
 from onnxq import plugins
 from onnxq.calibration.ranges import select_range
 from onnxq.calibration.statistics import TensorStatistics
+from onnxq.cli import main
 from onnxq.demo.data import MODEL, load_digits
 from onnxq.options.config import Config
 from onnxq.ort.overflow import products_overflow
@@ -49,7 +53,7 @@ def test_every_verb_has_an_example(docs: ModuleType) -> None:
 def test_examples_run(docs: ModuleType, tmp_path: Path) -> None:
     """Exit codes are 0, and labels and first words of the output are those that are printed in the file."""
     played = 0
-    for block, results in docs.play(tmp_path):
+    for block, results in docs.play(tmp_path, _in_this_process):
         played += 1
         if block.language == "console":
             usual = {0, 3} if products_overflow() else {0}  # 3: check warns of a model that stays float
@@ -57,6 +61,15 @@ def test_examples_run(docs: ModuleType, tmp_path: Path) -> None:
             printed = _labels("".join(f"$ {line}\n{out}" for line, _, out in results))
             assert products_overflow() or printed == _labels(block.body), "the pages are of a processor with VNNI"
     assert played > 10
+
+
+def _in_this_process(line: str, folder: Path) -> tuple[int, str]:
+    """Exit code and stdout of an ``onnxq`` command, run in the current folder, which is this one."""
+    program, *arguments = shlex.split(line)
+    assert program == "onnxq" and Path.cwd() == folder
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
+        code = main(arguments)
+    return code, printed.getvalue()
 
 
 def _labels(text: str) -> list[str]:

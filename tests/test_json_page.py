@@ -76,13 +76,22 @@ def walk(value: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copy(MODEL, folder / "digits.onnx")
+    np.savez(folder / "digits.npz", image=load_digits().calibration[:32])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([*QUANTIZE, "q.onnx", "-q"]) == 0
+        assert main(["calibrate", *CALIBRATED, "-o", "s.npz", "-q"]) == 0
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    shutil.copy(MODEL, "digits.onnx")
-    np.savez("digits.npz", image=load_digits().calibration[:32])
-    assert main([*QUANTIZE, "q.onnx", "-q"]) == 0
-    assert main(["calibrate", *CALIBRATED, "-o", "s.npz", "-q"]) == 0
     return tmp_path
 
 

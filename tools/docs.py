@@ -22,7 +22,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +101,14 @@ def run(line: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout.decode("utf-8")
 
 
-def play(folder: Path) -> Iterator[tuple[Block, list[tuple[str, int, str]]]]:
+def play(
+    folder: Path, run: Callable[[str, Path], tuple[int, str]] = run
+) -> Iterator[tuple[Block, list[tuple[str, int, str]]]]:
     """Run all examples in order.
+
+    Args:
+        folder: where they run.
+        run: runs a command there, and gives its exit code and stdout.
 
     Yields:
         Each Python and console block, and for the latter command, exit code and stdout of each line.

@@ -130,18 +130,18 @@ CODES = {
 SUFFIX = {"calibrate": "s.npz", "quantize": "out.onnx", "finetune": "out.onnx"}
 
 
-@pytest.mark.parametrize("before", [None, b"of the user"])
 @pytest.mark.parametrize(
-    ("verb", "how", "sample"),
+    ("verb", "how", "sample", "before"),
     [
-        ("calibrate", "SIGINT", 3),
-        ("calibrate", "SIGTERM", 3),
-        ("calibrate", "SIGKILL", SAMPLES - 1),
-        ("calibrate", "raise", 3),
-        ("quantize", "SIGINT", 0),
-        ("quantize", "SIGINT", SAMPLES - 1),
-        ("quantize", "wait", 3),
-        ("quantize", "raise", SAMPLES - 1),
+        ("calibrate", "SIGINT", 3, None),
+        ("calibrate", "SIGINT", 3, b"of the user"),
+        ("calibrate", "SIGTERM", 3, b"of the user"),
+        ("calibrate", "SIGKILL", SAMPLES - 1, None),
+        ("calibrate", "raise", 3, b"of the user"),
+        ("quantize", "SIGINT", 0, None),
+        ("quantize", "SIGINT", SAMPLES - 1, b"of the user"),
+        ("quantize", "wait", 3, b"of the user"),
+        ("quantize", "raise", SAMPLES - 1, None),
     ],
 )
 def test_nothing_is_left_or_touched(folder: Path, verb: str, how: str, sample: int, before: bytes | None) -> None:
@@ -159,7 +159,10 @@ def test_nothing_is_left_or_touched(folder: Path, verb: str, how: str, sample: i
         assert "interrupted" in errors
 
 
-@pytest.mark.parametrize(("how", "sample"), [("SIGINT", 3), ("wait", SAMPLES - 1), ("raise", 3)])
+@pytest.mark.parametrize(
+    ("how", "sample"),
+    [("SIGINT", 3), *(pytest.param(*way, marks=pytest.mark.slow) for way in (("wait", SAMPLES - 1), ("raise", 3)))],
+)
 def test_finetune(folder: Path, how: str, sample: int) -> None:
     pytest.importorskip("torch")
     quantize(net(), images(1, 8, 8, 8, samples=2), options=Options(placement="all"), output=folder / "q.onnx")

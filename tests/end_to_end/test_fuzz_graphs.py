@@ -30,18 +30,18 @@ def outcomes(seeds: range, backend: str, placement: Placement = "all", folder: P
     return Counter(verdict.outcome for verdict in verdicts.values())
 
 
-@pytest.mark.parametrize("first", range(0, 120, 30))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (30, 60, 90))])
 def test_everything_quantized(first: int) -> None:
     assert outcomes(range(first, first + 30), "onnxruntime")["quantized"] >= 20
 
 
 def test_what_runs_faster() -> None:
-    assert outcomes(range(200, 240), "onnxruntime", "auto")["untouched"] >= 20
+    assert outcomes(range(200, 220), "onnxruntime", "auto")["untouched"] >= 10
 
 
 @pytest.mark.parametrize("backend", ["tensorrt", "snpe", "qnn", "openvino", "tengine", "vitis"])
 def test_other_targets(backend: str, tmp_path: Path) -> None:
-    outcomes(range(300, 306), backend, folder=tmp_path)
+    outcomes(range(300, 303), backend, folder=tmp_path)
 
 
 def test_graphs_are_the_same_each_time_and_of_many_kinds() -> None:

@@ -101,7 +101,9 @@ class Steps(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+@pytest.mark.parametrize(
+    "cell", [nn.LSTMCell, *(pytest.param(cell, marks=pytest.mark.slow) for cell in (nn.GRUCell, nn.RNNCell))]
+)
 def test_cells_of_two_layers_run_as_trained(tmp_path: Path, cell: type[nn.Module]) -> None:
     data = batches(4, 5, 8)
     model, _ = trained(Steps(cell(8, 6)), data, options=W4A4)

@@ -30,6 +30,9 @@ with_onnxscript = pytest.mark.skipif(
     importlib.util.find_spec("onnxscript") is None, reason="the extra torch is not installed"
 )
 AXES = {"x": {0: "batch"}}
+nets = pytest.mark.parametrize(
+    ("net", "shape"), [(Plain(), (4, 3, 10, 10)), pytest.param(Attention(), (2, 5, 8), marks=pytest.mark.slow)]
+)
 
 
 def _numbers(path: Path) -> list[tuple[Any, ...]]:
@@ -45,7 +48,7 @@ def _numbers(path: Path) -> list[tuple[Any, ...]]:
 
 
 @with_onnxscript
-@pytest.mark.parametrize(("net", "shape"), [(Plain(), (4, 3, 10, 10)), (Attention(), (2, 5, 8))])
+@nets
 def test_both_exporters_write_the_same_numbers_at_the_same_places(
     tmp_path: Path, net: nn.Module, shape: tuple[int, ...]
 ) -> None:
@@ -79,7 +82,7 @@ def test_a_global_pool_is_in_integers_by_either_exporter(tmp_path: Path) -> None
 
 
 @with_onnxscript
-@pytest.mark.parametrize(("net", "shape"), [(Plain(), (4, 3, 10, 10)), (Attention(), (2, 5, 8))])
+@nets
 def test_prepared_by_either_exporter_the_same_calls_are_quantized(net: nn.Module, shape: tuple[int, ...]) -> None:
     example = torch.randn(shape)
     one, other = (qat.prepare(net, (example,), backend="snpe", dynamo=dynamo) for dynamo in (False, True))

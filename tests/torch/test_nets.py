@@ -171,8 +171,14 @@ def feeds(name: str, count: int = 6) -> list[Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:onnxq. batch normalization:UserWarning")  # random weights, never trained
-@pytest.mark.parametrize("placement", ["all", "layers"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [
+        *((name, "all") for name in NETS),
+        *((name, "layers") for name in ("resnet", "bert")),
+        *(pytest.param(name, "layers", marks=pytest.mark.slow) for name in NETS if name not in ("resnet", "bert")),
+    ],
+)
 def test_it_runs_as_trained(tmp_path: Path, name: str, placement: str) -> None:
     """Equal to 1e-4 but for samples with a value at a tie, which may be some codes off."""
     net, data = NETS[name](), feeds(name)

@@ -301,7 +301,7 @@ class OfOne(nn.Module):
         return {"logits": torch.relu(self.layer(batch["x"])) + 2 * batch["shift"]}
 
 
-@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_dictionary_is_an_argument(tmp_path: Path, dynamo: bool) -> None:
     pytest.importorskip("onnxscript")
     batch = {"shift": torch.randn(2, 3), "x": torch.randn(2, 4)}
