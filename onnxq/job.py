@@ -47,6 +47,16 @@ from onnxq.spec import WIDE
 __all__ = ["Job"]
 
 
+class _Given(NamedTuple):
+    """What a run is given, see :meth:`Job.run`."""
+
+    prepared: Prepared
+    fitted: Fitted
+    statistics: Statistics
+    reporter: Reporter
+    until: float
+
+
 class _Found(NamedTuple):
     """A result, what running it showed, what decided it, and the float model that it is of, as that was drafted."""
 
@@ -94,9 +104,10 @@ class Job:
         Returns:
             The quantized model with its verification, warnings, notes and hints.
         """
+        given = _Given(prepared, fitted, statistics, reporter, until)
         by = compared_by(fitted.model, statistics)
         if not by.tensors:
-            return self._made(prepared, fitted, statistics, reporter, until)
+            return self._made(given)
         shown, judging = with_outputs(fitted.model, statistics, by)
         own = {value.name or "" for value in fitted.model.graph.outputs}
 
@@ -104,33 +115,30 @@ class Job:
             check = ResultCheck(prepared, statistics, self.options, reporter)
             return check.complete_as(without_outputs(result, own), verification)
 
-        made = self._made(prepared, fitted._replace(model=shown), judging, reporter, until, by.outputs, completed)
+        given = given._replace(fitted=fitted._replace(model=shown), statistics=judging)
+        made = self._made(given, by.outputs, completed)
         return replace(without_outputs(made, own), hints=(said_of(by), *made.hints))
 
     def _made(
         self,
-        prepared: Prepared,
-        fitted: Fitted,
-        statistics: Statistics,
-        reporter: Reporter,
-        until: float,
+        given: _Given,
         picked: Collection[str] = (),
         completed: Callable[[Quantized, Verification], Verification] | None = None,
     ) -> Quantized:
         """What :meth:`run` gives, of a model whose outputs are compared, but for those that are ``picked``.
 
         Args:
-            prepared, fitted, statistics, reporter, until: as for :meth:`run`.
+            given: what the run was given.
             picked: outputs that are not compared.
             completed: completes the check of the result, see :meth:`ResultCheck.complete_as`; None: as of any other.
         """
-        draft = self._drafted(prepared, fitted, statistics, reporter)
+        draft = self._drafted(given)
         mends = self._mends(draft.options)
-        checks = ResultCheck(prepared, draft.statistics, draft.options, reporter, picked, searched=mends)
-        found = self._decided(prepared, draft, reporter, checks)
+        checks = ResultCheck(given.prepared, draft.statistics, draft.options, given.reporter, picked, searched=mends)
+        found = self._decided(given, draft, checks)
         if improves(draft.options) and draft.statistics.kept:
             checks.forget()
-            better, tried = improve(found.quantized, found.decider, until)
+            better, tried = improve(found.quantized, found.decider, given.until)
             found.decider.notes += [note for note in tried if note not in found.decider.notes]
             found = found._replace(quantized=better, verification=checks.look(better))
         if completed is None:
@@ -143,10 +151,15 @@ class Job:
         if mends:
             checked, sure = told_by_classes(found.decider, found.quantized, found.verification)
             found = found._replace(verification=checked)
+        return self._told(given, found, sure)
+
+    def _told(self, given: _Given, found: _Found, sure: Sequence[str]) -> Quantized:
+        """The result with what there is to say of it; ``sure``: hints on classes, which come first."""
+        prepared, fitted = given.prepared, given.fitted
         rewritten = fitted.model is not prepared.model
         said = _warnings(found, prepared.warnings, fitted.model, self.format, rewritten=rewritten)
         unsaid = self.format.notes(found.quantized) if self.format.notes is not None else []
-        fitted_notes = (*fitted.notes, *reduced(found.quantized.plan, draft.options))
+        fitted_notes = (*fitted.notes, *reduced(found.quantized.plan, found.draft.options))
         return replace(
             found.quantized,
             verification=replace(found.verification, warnings=(*found.draft.warnings, *said)),
@@ -154,16 +167,18 @@ class Job:
             hints=(*sure, *_hints(found)),
         )
 
-    def _decided(self, prepared: Prepared, draft: FloatDraft, reporter: Reporter, checks: ResultCheck) -> _Found:
+    def _decided(self, given: _Given, draft: FloatDraft, checks: ResultCheck) -> _Found:
         """The result of a draft, or of the draft with its channels turned where that is better; mended where poor."""
         options = draft.options
         mends = self._mends(options)
-        decider = Decider(draft.model, self.target, options, draft.statistics, self.choices, draft.keep_float, reporter)
+        decider = Decider(
+            draft.model, self.target, options, draft.statistics, self.choices, draft.keep_float, given.reporter
+        )
 
         @cache  # steps of mending ask for the same one, and what was measured of it is known by the model
         def raised(model: ir.Model) -> ir.Model | None:
             opset = _opset_of_wide_weights(self.target, options)
-            return prepared.raised(model, opset)[0] if opset is not None else None
+            return given.prepared.raised(model, opset)[0] if opset is not None else None
 
         def mended(result: Quantized, decider: Decider, draft: FloatDraft) -> _Found:
             checked = checks.look(result)
@@ -179,14 +194,14 @@ class Job:
                 return found
         return mended(first, decider, draft)
 
-    def _drafted(self, prepared: Prepared, fitted: Fitted, statistics: Statistics, reporter: Reporter) -> FloatDraft:
+    def _drafted(self, given: _Given) -> FloatDraft:
         """The float model, and what is known of it, after the algorithms that change these."""
-        model, stages = fitted.model, {choice.stage for choice in self.choices}
+        model, stages = given.fitted.model, {choice.stage for choice in self.choices}
         if not stages & {"float", "options"}:
-            return FloatDraft(model, self.target, self.options, statistics, reporter)
-        draft = FloatDraft(model.clone(), self.target, self.options, statistics, reporter)
+            return FloatDraft(model, self.target, self.options, given.statistics, given.reporter)
+        draft = FloatDraft(model.clone(), self.target, self.options, given.statistics, given.reporter)
         run(self.choices, draft)
-        draft.model, notes = prepared.raised(draft.model, needed_opset(self.target, draft.options))
+        draft.model, notes = given.prepared.raised(draft.model, needed_opset(self.target, draft.options))
         draft.notes += notes
         return draft
 
