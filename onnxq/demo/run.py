@@ -86,7 +86,8 @@ def demo(
         float_class, int8_class = (_classify(session, digits.test) for session in computed)
         float_ms = int8_ms = None
         if home:
-            float_ms, int8_ms = _milliseconds([Session(MODEL), Session(path)], digits.test[:_BATCH])
+            raced = [Session(source, timed=True) for source in (MODEL, path)]
+            float_ms, int8_ms = _milliseconds(raced, digits.test[:_BATCH])
         result = DemoResult(
             digits=len(digits.labels),
             float_accuracy=float(np.mean(float_class == digits.labels)),

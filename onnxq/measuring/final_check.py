@@ -74,7 +74,7 @@ def first_look(
     try:
         if not again:
             check(result)
-        optimized = opened(result, optimize=at_home, threads=1)
+        optimized = opened(result, optimize=at_home, threads=1, timed=at_home)
         compared = _compared(reference, optimized, kept[:1] if again else kept, chosen_rows(reference))
     except (ExecutionError, ModelError) as error:
         raise failed(error, reference) from error
@@ -138,7 +138,7 @@ class FirstLook:
         # its optimizations may break the float model, and its file may be gone: there is no speed to compare with
         with suppress(ExecutionError, ModelError):
             given = self._reference if self._given is None else load(self._given, again=True)
-            base = self._opened(given, threads=1)
+            base = self._opened(given, threads=1, timed=True)
             before, after = glance(base, self._optimized, typical(self._kept).feeds, self._clock)
             found = {"float_seconds": before, "speedup": before / after if before and after else None}
             if (other := other_sized(self._kept)) is not None:

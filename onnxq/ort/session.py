@@ -57,6 +57,9 @@ class Session:
         profile: prefix of a profile file, written by :meth:`end_profiling`.
         prepack: weights are copied into the layout that runs fastest; without it, those of a file stay where they are.
         precise: integer kernels sum products exactly where the processor's fastest cut them off.
+        timed: runs are timed, so that memory is planned at the first run of some shapes and reused by the next ones, as
+            onnxruntime does by itself; else each tensor asks for its own, which leaves less memory taken between runs
+            of many shapes.
 
     Attributes:
         inputs: inputs that must or may be fed, in order; initializers that may be overridden are not listed.
@@ -79,11 +82,13 @@ class Session:
         profile: str | os.PathLike[str] | None = None,
         prepack: bool = True,
         precise: bool = False,
+        timed: bool = False,
     ) -> None:
         chosen = _resolve_providers(providers)
         options = _session_options(
             optimize=optimize, fuse_quantizers=fuse_quantizers, threads=threads, profile=profile, prepack=prepack
         )
+        options.enable_mem_pattern = timed
         if precise:
             options.add_session_config_entry(PRECISE, "1")
         if custom_op_library is not None:
@@ -238,7 +243,6 @@ def _session_options(
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors come as exceptions
-    options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.inter_op_num_threads = 1
     if threads is not None:

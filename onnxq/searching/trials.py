@@ -220,8 +220,8 @@ class Trials:
         if sample is None:
             return None
         if self._float is None:
-            self._float = Session(load(self.model), threads=1, **options.session)
-        quantized = Session(model, threads=1, **options.session)
+            self._float = Session(load(self.model), threads=1, timed=True, **options.session)
+        quantized = Session(model, threads=1, timed=True, **options.session)
         return share_of_time(self._float, quantized, sample.feeds, clock_of(options.providers))
 
 
