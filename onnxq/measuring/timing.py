@@ -75,15 +75,16 @@ def share_of_time(reference: Session, result: Session, feeds: Feeds, clock: Cloc
 def glance(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> tuple[float, float]:
     """Best times of both models in seconds: in a fifth of a second where a run is short, else of one or two runs.
 
-    The first run does not count: the result has run before and the float model has not, which takes up to half as long
-    again.
+    Two runs of each do not count, of which the result has one behind it: in the first memory is planned, in the second
+    it is taken from the system, and both take up to half as long again.
 
     Args:
         reference: the float model, one thread.
-        result: the other, one thread.
+        result: the other, one thread, which has run on samples of this size.
         feeds: one sample.
         clock: see :func:`clock_of`.
     """
+    reference.run(feeds)
     race = _Race((reference, result), feeds, clock)
     race.turn(1)
     if sum(race.spent) > _LONG_BUDGET:
