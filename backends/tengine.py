@@ -216,7 +216,7 @@ _RULES = (
     *each(Kind.ELEMENTWISE, "ReduceMean ReduceMax ReduceMin ReduceSum ReduceProd ReduceL2 ReduceSumSquare"),
     *each(Kind.ELEMENTWISE, "ReduceLogSum ReduceLogSumExp"),
     *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid Softmax", fixed=(0.0, 1.0)),
-    OpRule("Tanh", Kind.ELEMENTWISE, fixed=(-1.0, 1.0)),
+    OpRule("Tanh", Kind.ELEMENTWISE),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     *each(Kind.MOVEMENT, "Flatten Reshape Squeeze Unsqueeze Slice Split Transpose DepthToSpace Gather Expand Tile"),
 )

@@ -166,7 +166,7 @@ _RULES = (
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu PRelu Elu HardSwish Softplus Exp Sqrt Abs Neg"),
     *each(Kind.ELEMENTWISE, "Sigmoid HardSigmoid", fixed=(0.0, 1.0), when=only_an_output),
     OpRule("Softmax", Kind.ELEMENTWISE, when=_softmax),
-    *each(Kind.ELEMENTWISE, "Tanh Erf", fixed=(-1.0, 1.0)),
+    *each(Kind.ELEMENTWISE, "Tanh Erf"),
     OpRule("MaxPool", Kind.MOVEMENT, when=plain_max_pool),
     OpRule("Transpose", Kind.MOVEMENT, when=_turned_inside),
     *each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Slice Split DepthToSpace SpaceToDepth"),

@@ -10,7 +10,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.backend_choice import backend_named
-from tests.models import feeds_for
+from tests.models import build, f32, feeds_for, images, normal
 from tests.targets import GRAPHS, TARGETS, plan_text
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "targets"
@@ -57,3 +57,21 @@ def test_the_table_of_a_target_is_complete(target: str) -> None:
     assert backend.verified or backend.unverified
     for rule in backend.rules.values():
         assert rule.op
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_scores_under_a_soft_cap_keep_their_steps(target: str) -> None:
+    """30 tanh(x / 30) of small x, as language models have it: what Tanh gives is a tenth of its range here."""
+    capped = build(
+        """(float[4, 32] x) => (float[4, 16] y) {
+            s = MatMul (x, w)
+            d = Div (s, cap)
+            t = Tanh (d)
+            y = Mul (t, cap)
+        }""",
+        w=normal(32, 16, scale=0.3),
+        cap=f32(30.0),
+    )
+    result = onnxq.quantize(capped, images(4, 32, samples=8), backend=target, options=Options(effort="fast"))
+    assert result.verification is not None and result.verification.worst is not None
+    assert result.verification.worst[1].sqnr > (24 if target in ("vitis", "tensorrt_fp8") else 30)
