@@ -19,7 +19,8 @@ from onnxq.catalog import backends
 from onnxq.console.progress import Reporter, Silent
 from onnxq.effort import algorithms_of, samples_to_keep
 from onnxq.errors import ModelError, OnnxqError, OptionError
-from onnxq.graph.recognition.groups import find_groups
+from onnxq.graph.recognition.groups import Group, find_groups
+from onnxq.graph.snapshot import snapshot
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.memory import trim
 from onnxq.notes.remarks import remarks
@@ -67,17 +68,17 @@ def observable(
     wanted = [Options(placement="all"), Options(placement="all", exclude=options.exclude, override=changed)]
     here = [v.name or "" for graph in all_graphs(model) for v in (*graph.inputs, *graph.initializers.values())]
     here += [v.name or "" for node in all_nodes(model) for v in node.outputs]
-    groups, found = find_groups(model), set[str]()
+    found = set[str]()
     forms = _Forms(backends())
     refused: OptionError | None = None
     taken = False
     for done, target in enumerate(backends()):
         advance(done)
         try:
-            rewritten = forms.rewritten(model if base is None else base(target), target)
-            if rewritten is None:
+            form = forms.rewritten(model if base is None else base(target), target)
+            if form is None:
                 continue
-            own = groups if rewritten is model else find_groups(rewritten)
+            rewritten, own = form
             for question in dict.fromkeys(wanted):
                 try:
                     found |= activations_of(rewritten, target, question, own)
@@ -104,7 +105,7 @@ def observable(
 
 
 class _Forms:
-    """Models in the form that targets want, whose opset is raised once for all that need a newer one.
+    """Models in the form that targets want: copied once for all that change nothing, and raised once to a newer opset.
 
     Args:
         targets: those that will be asked for.
@@ -113,17 +114,32 @@ class _Forms:
     def __init__(self, targets: Collection[Backend]) -> None:
         self._opsets = sorted({target.min_opset for target in targets}, reverse=True)
         self._raised: dict[tuple[int, int], tuple[ir.Model, ir.Model]] = {}
+        self._copies: dict[int, tuple[ir.Model, list[Any]]] = {}
+        self._groups: dict[int, tuple[ir.Model, list[Group]]] = {}
 
-    def rewritten(self, model: ir.Model, target: Backend) -> ir.Model | None:
-        """A model in the form that a target wants to plan for; none where the target cannot hold it."""
+    def rewritten(self, model: ir.Model, target: Backend) -> tuple[ir.Model, list[Group]] | None:
+        """A model in the form that a target wants to plan for, and its groups; none where the target cannot hold it."""
         if target.rewrite is None:
-            return model
-        rewritten = self._at_opset(model, target).clone()
+            return self._grouped(model)
+        found = self._at_opset(model, target)
+        if id(found) not in self._copies:
+            copy = found.clone()
+            self._copies[id(found)] = copy, snapshot(copy)
+        copy, before = self._copies.pop(id(found))
         try:
-            target.rewrite(rewritten)
+            target.rewrite(copy)
         except ModelError:
             return None
-        return rewritten
+        if snapshot(copy) != before:
+            return copy, find_groups(copy)
+        self._copies[id(found)] = copy, before
+        return self._grouped(found)
+
+    def _grouped(self, model: ir.Model) -> tuple[ir.Model, list[Group]]:
+        """A model that several targets plan for as it is, and its groups."""
+        if id(model) not in self._groups:
+            self._groups[id(model)] = model, find_groups(model)
+        return self._groups[id(model)]
 
     def _at_opset(self, model: ir.Model, target: Backend) -> ir.Model:
         """A model at the newest opset that some target needs and this one reads, or itself if it needs none."""

@@ -1,0 +1,80 @@
+"""A snapshot shows every kind of change that a pass makes, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxq.catalog import backends
+from onnxq.graph.files.load import load
+from onnxq.graph.snapshot import snapshot
+from onnxq.graph.traverse import all_nodes
+from tests.models import build, normal
+
+
+def _model() -> ir.Model:
+    return load(
+        build(
+            """(float[2, 4] x, bool c) => (float[2, 3] y) {
+                [m] a = MatMul (x, w)
+                [r] r = LeakyRelu <alpha = 0.1> (a)
+                [i] y = If (c) <
+                    then_branch = t () => (float[2, 3] t0) { [n] t0 = Neg (r) },
+                    else_branch = e () => (float[2, 3] e0) { [d] e0 = Identity (r) }
+                >
+            }""",
+            w=normal(4, 3),
+        )
+    )
+
+
+def _node(model: ir.Model, name: str) -> ir.Node:
+    return next(node for node in all_nodes(model) if node.name == name)
+
+
+def _insert(model: ir.Model) -> None:
+    model.graph.insert_after(_node(model, "m"), [ir.node("Relu", [_node(model, "m").outputs[0]])])
+
+
+CHANGES: dict[str, Callable[[ir.Model], object]] = {
+    "operator": lambda model: setattr(_node(model, "n"), "op_type", "Abs"),
+    "name of a node": lambda model: setattr(_node(model, "m"), "name", "other"),
+    "name of a tensor": lambda model: setattr(_node(model, "m").outputs[0], "name", "other"),
+    "attribute": lambda model: _node(model, "r").attributes.update(alpha=ir.AttrFloat32("alpha", 0.25)),
+    "input": lambda model: _node(model, "r").replace_input_with(0, model.graph.inputs[0]),
+    "input of a subgraph's node": lambda model: _node(model, "n").replace_input_with(0, model.graph.inputs[0]),
+    "new node": _insert,
+    "node gone": lambda model: _node(model, "d").graph.remove(_node(model, "d")),  # type: ignore[union-attr]
+    "constant": lambda model: setattr(model.graph.initializers["w"], "const_value", ir.tensor(np.ones((4, 3)))),
+    "new constant": lambda model: model.graph.register_initializer(
+        ir.Value(name="k", const_value=ir.tensor(np.ones(1), name="k"))
+    ),
+    "shape": lambda model: setattr(_node(model, "m").outputs[0], "shape", ir.Shape([2, None])),
+    "type": lambda model: setattr(_node(model, "m").outputs[0], "type", ir.TensorType(ir.DataType.FLOAT16)),
+    "mark on a node": lambda model: _node(model, "m").meta.update(mark=True),
+    "mark on a tensor": lambda model: _node(model, "m").outputs[0].meta.update(mark=True),
+    "output": lambda model: model.graph.outputs.append(_node(model, "m").outputs[0]),
+    "opset": lambda model: model.opset_imports.update({"": 99}),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_is_seen(kind: str) -> None:
+    model = _model()
+    before = snapshot(model)
+    assert snapshot(model) == before
+    CHANGES[kind](model)
+    assert snapshot(model) != before
+
+
+@pytest.mark.parametrize("name", [target.name for target in backends() if target.rewrite is not None])
+def test_what_a_target_leaves_alone_is_as_it_was_in_every_byte(name: str) -> None:
+    (target,) = (target for target in backends() if target.name == name)
+    model = _model()
+    before, written = snapshot(model), ir.to_proto(model).SerializeToString(deterministic=True)
+    assert target.rewrite is not None
+    target.rewrite(model)
+    assert (snapshot(model) == before) == (ir.to_proto(model).SerializeToString(deterministic=True) == written)
