@@ -236,11 +236,11 @@ def _changed(given: GivenNumbers, plan: Plan, numbers: Mapping[str, QParams], sh
         yield f"deploy: {name} does not quantize {', '.join(map(repr, unused))}"
     if shared:
         moved = ", ".join(map(repr, shared))
-        yield f"deploy: tensors without a scale share one with others on {name}: that of {moved} was moved"
+        yield f"deploy: tensors without a scale share one with others on {name}: that of {moved} was changed"
     yield from without_sign(given.unsigned)
     if raised := given.moved(plan, numbers).keys() - set(shared):
         names = ", ".join(repr(s.tensor) for s in plan.sites if s.tensor in raised)
-        yield f"deploy: their bias does not fit 32 bits with the scales given for {names}; they were raised"
+        yield f"deploy: scales raised, since a bias would not fit 32 bits with those given: {names}"
 
 
 def _without_scale(tensors: Sequence[str], simulated: bool) -> list[str]:
@@ -254,7 +254,7 @@ def _but_for(moved: Mapping[str, int], target: Backend) -> list[str]:
     if not moved:
         return []
     count = f"{plural(sum(moved.values()), 'scale')} of {plural(len(moved), 'tensor')}"
-    return [f"{count} moved: {target.name} cannot compute with those given (-v names the tensors)"]
+    return [f"{count} changed: {target.name} cannot compute with those given (-v names the tensors)"]
 
 
 def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
@@ -269,17 +269,19 @@ def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
     reasons = [f"{tensor!r}: {why}" for tensor, why in refused.items()]
     more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
     told = "; ".join(reasons[:_LISTED]) + more
-    hint = f"Quantize the float model for {target.name}, or train with quantizers as onnxq writes them for it"
+    hint = f"Quantize the float model for {target.name} with 'onnxq quantize', or {given.way_out}"
     hint += _targets_of(given)
     multiplies = {rule.op.split(":")[0] for rule in target.rules.values() if rule.kind in (Kind.COMPUTE, Kind.PRODUCT)}
     if given.amiss or not multiplies & set(plan.quantized.values()):
-        what = f"onnxq writes no quantizers for {target.name} like {len(refused)} of this model: {told}"
+        what = f"{_of_no_kind(len(refused), target)}: {told}"
         raise BackendError(what, hint=hint)
-    one = len(refused) == 1
-    return [
-        f"onnxq writes no quantizer{'' if one else 's'} for {target.name} like {len(refused)} of this model, and what "
-        f"reads {'it' if one else 'them'} stays float: {told}"
-    ]
+    them = "it" if len(refused) == 1 else "them"
+    return [f"{_of_no_kind(len(refused), target)}; what reads {them} stays float: {told}"]
+
+
+def _of_no_kind(refused: int, target: Backend) -> str:
+    are = "is" if refused == 1 else "are"
+    return f"{plural(refused, 'quantizer')} of this model {are} of a kind that onnxq does not write for {target.name}"
 
 
 def _targets_of(given: GivenNumbers) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def test_a_float_model_is_refused() -> None:
 
 def test_what_a_target_cannot_hold_is_named(tmp_path: Path) -> None:
     source = by_onnxruntime(tmp_path, symmetric=False)
-    with pytest.raises(BackendError, match=r"'x': its zero point is \d+") as caught:
+    with pytest.raises(BackendError, match=r"'x': it is asymmetric: its zero point is \d+") as caught:
         onnxq.deploy(source, backend="tensorrt", output=tmp_path / "out.onnx")
     assert "Quantize the float model" in str(caught.value)
     assert not (tmp_path / "out.onnx").exists()
@@ -265,9 +266,9 @@ def test_a_scale_that_the_target_cannot_compute_with_is_moved_and_named(tmp_path
     assert float(numbers["m"].scale) == pytest.approx(1 / 250)
     assert float(numbers["x"].scale) == 1.0
     assert [n for n in deployed.notes if "'m'" in n] == [
-        "onnxruntime cannot compute with the scales given for 'm'; they were moved"
+        "onnxruntime cannot compute with the scales given for 'm': they were changed"
     ]
-    assert "1 scale of 1 tensor moved: onnxruntime cannot compute" in deployed.recipe[1]
+    assert "1 scale of 1 tensor changed: onnxruntime cannot compute" in deployed.recipe[1]
     feeds = images(1, 8, 4, 4, samples=2)
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     assert [session.run(None, feed)[0].shape for feed in feeds] == [(1, 4, 1, 1)] * 2
@@ -310,7 +311,7 @@ def test_every_tensor_whose_scales_were_moved_is_named_and_the_summary_counts_th
     onnx.save(model, tmp_path / "q.onnx")
     command = ["deploy", str(tmp_path / "q.onnx"), "--backend", "qnn", "-o", str(tmp_path / "o.onnx")]
     assert main(command) == 0
-    assert "13 scales of 7 tensors moved: qnn cannot compute with those given" in " ".join(
+    assert "13 scales of 7 tensors changed: qnn cannot compute with those given" in " ".join(
         capsys.readouterr().out.split()
     )
     notes = " ".join(onnxq.deploy(model, backend="qnn").notes)
@@ -390,9 +391,13 @@ def test_scales_that_are_found_while_running_are_refused_by_name(tmp_path: Path)
 def test_what_the_table_has_not_is_not_said_to_be_impossible(tmp_path: Path) -> None:
     """OpenVINO runs uint8 weights, in float; onnxq writes int8 ones for it."""
     model = by_onnxruntime(tmp_path, symmetric=False, weights=QuantType.QUInt8, per_channel=False)
-    with pytest.raises(BackendError, match=r"onnxq writes no quantizers for openvino like 3 of this model: 'w") as c:
+    named = r"3 quantizers of this model are of a kind that onnxq does not write for openvino: 'w"
+    with pytest.raises(BackendError, match=named) as c:
         onnxq.deploy(model, backend="openvino")
-    assert "where onnxq writes the middle" in str(c.value) and "cannot hold" not in str(c.value)
+    assert re.search(r"it is asymmetric: its zero point is \d+, that of symmetric uint8 128", str(c.value))
+    assert "cannot hold" not in str(c.value)
+    assert "Quantize the float model for openvino with 'onnxq quantize', or symmetrically" in str(c.value)
+    assert onnxq.deploy(by_onnxruntime(tmp_path, symmetric=True), backend="openvino").plan.quantized, "as it says"
 
 
 def two_convolutions(**changed: Any) -> onnx.ModelProto:
@@ -420,8 +425,8 @@ def two_convolutions(**changed: Any) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("backend", "changed", "why"),
     [
-        ("openvino", {"z2": np.int8(-9)}, "'w2': its zero point is -9, where onnxq writes the middle"),
-        ("rknn", {"z2": np.int8(-9)}, "'w2': its zero point is -9, where onnxq writes the middle"),
+        ("openvino", {"z2": np.int8(-9)}, "'w2': it is asymmetric: its zero point is -9, that of symmetric int8 0"),
+        ("rknn", {"z2": np.int8(-9)}, "'w2': it is asymmetric: its zero point is -9, that of symmetric int8 0"),
         ("onnxruntime", {"sh": f32([0.02, 0.01, 0.015, 0.03]), "zh": np.zeros(4, np.uint8)}, "'h': it has a scale for"),
         ("snpe", {"sh": f32([0.02, 0.01, 0.015, 0.03]), "zh": np.zeros(4, np.uint8)}, "'h': it has a scale for"),
     ],

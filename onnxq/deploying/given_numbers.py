@@ -29,6 +29,8 @@ __all__ = ["GivenNumbers"]
 _PASSED_ON = REORDERINGS | {"Expand", "Gather", "GatherElements", "GatherND", "Slice", "Split", "Tile"}
 """Operators that give numbers of their first input, in another order, some of them or several times."""
 
+_ASYMMETRIC = "it is asymmetric"
+
 
 @dataclass
 class GivenNumbers:
@@ -78,6 +80,13 @@ class GivenNumbers:
                 if count:
                     found[site.tensor] = count
         return found
+
+    @property
+    def way_out(self) -> str:
+        """How to make the model elsewhere, so that the target has a grid like each of those that are refused."""
+        if all(why.startswith(_ASYMMETRIC) for why in self.refused.values()):
+            return "symmetrically with the tool that made this one (onnxruntime: ActivationSymmetric, WeightSymmetric)"
+        return "train with quantizers as onnxq writes them for it"
 
     def unused(self, plan: Plan) -> list[str]:
         """Tensors, not refused, whose numbers a plan has no use for."""
@@ -226,13 +235,16 @@ def _why_no_grid(site: Site, qp: QParams, target: Backend) -> str | None:
 
 
 def _why_no_zero_point(site: Site, qp: QParams, target: Backend) -> str | None:
-    """Which of its zero points is not the middle, where the target takes no other."""
+    """Which of its zero points is not that of a symmetric grid, where the target takes no other."""
     whole = isinstance(qp.spec.granularity, PerTensor)
     free = site.role == "weight" and (target.weight_zero_points == "channel" or (whole and target.weight_zero_points))
     middle = 0 if qp.spec.signed else 1 << (qp.spec.bits - 1)
     off = qp.zero_point[qp.zero_point != middle].reshape(-1)
     taken = free or not site.spec.symmetric or not off.size
-    return None if taken else f"its zero point is {int(off[0])}, where onnxq writes the middle"
+    if taken:
+        return None
+    kind = f"{'' if qp.spec.signed else 'u'}int{qp.spec.bits}"
+    return f"{_ASYMMETRIC}: its zero point is {int(off[0])}, that of symmetric {kind} {middle}"
 
 
 def _why_no_axis(site: Site, qp: QParams, target: Backend, plan: Plan | None) -> str | None:

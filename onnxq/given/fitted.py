@@ -37,7 +37,7 @@ def fit_to_target(model: ir.Model, plan: Plan, numbers: dict[str, QParams], targ
     moved = [name for name in moved if not any(f"'{name}'" in note for note in notes)]
     if moved:
         names = ", ".join(map(repr, moved))
-        notes = [*notes, f"{target.name} cannot compute with the scales given for {names}; they were moved"]
+        notes = [*notes, f"{target.name} cannot compute with the scales given for {names}: they were changed"]
     return notes
 
 

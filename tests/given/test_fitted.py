@@ -36,4 +36,4 @@ def test_a_scale_that_was_moved_is_named(scale: float, factor: float, moved: boo
         return []
 
     notes = fit_to_target(read.model, read.plan, dict(read.qparams), replace(BACKEND, adjust=adjust))
-    assert any("'x'; they were moved" in note for note in notes) == moved
+    assert any("'x': they were changed" in note for note in notes) == moved
