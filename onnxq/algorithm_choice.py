@@ -213,7 +213,7 @@ def _parse(text: str) -> Choice:
         if not equals or key not in parameters:
             known = f"{nearest(key, parameters, title='parameters')} 'onnxq algorithms {algorithm.NAME}' explains them"
             hint = known if parameters else "It has none"
-            raise OptionError(f"algorithm {name!r} has no parameter {key!r}", where="algorithm", hint=hint)
+            raise OptionError(f"it has no parameter {key!r}", where=f"algorithm {name!r}", hint=hint)
         parameters[key] = _value(f"algorithm {name!r}, {key}", value, parameters[key])
     if (check := getattr(algorithm, "check", None)) is not None:
         check(**parameters)

@@ -95,7 +95,8 @@ class Backend:
         overflows: whether sums of 8-bit products overflow where the artifact runs, see :mod:`onnxq.for_processor`.
         overflowing_costs: ``cost`` of rows → that on processors where they do, which are slower in integers.
         overflowing_conversions: ``quantize_cost`` and ``dequantize_cost`` there, where they are others.
-        moves_weights: they have them unless the options say otherwise; else where the options ask for them.
+        moves_weights: weights of ``asymmetric_weights`` have zero points unless the options say otherwise; else
+            where the options ask for them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
             grid; else they become signed.
         constants: which constant operands that are no weights are quantized like activations: ``"all"``,

@@ -208,7 +208,8 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
     if _is_folder(output, several=several):
         folder = next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
         if not folder.is_dir():
-            raise OutputError("cannot be made: there is a file of that name", where=f"'{folder}'", hint="Name another")
+            hint = "Give another folder" if several else "Give another folder, or a file NAME.onnx"
+            raise OutputError("a file of that name exists, so no folder can be made", where=f"'{folder}'", hint=hint)
     else:
         folder = _folder_of(output)
     _require_taken(folder, output)

@@ -96,7 +96,7 @@ def test_folders_made_for_a_result_that_cannot_be_written_go_again(
 def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "v0.1").touch()
-    with pytest.raises(OutputError, match=r"file': cannot be made: there is a file of that name"):
+    with pytest.raises(OutputError, match=r"file': a file of that name exists.*or a file NAME\.onnx"):
         require_folder(tmp_path / "file" / "out")
     with pytest.raises(OutputError, match=r"nowhere.*does not exist"):
         require_folder(tmp_path / "nowhere" / "q.onnx")

@@ -120,12 +120,12 @@ def add_options(parser: argparse.ArgumentParser, *, result: bool = True) -> None
         own = "2 to 16; default the target's own, mostly 8"
         group.add_argument("--weight-bits", dest="opt_weight_bits", type=int, metavar="N", help=f"weights: {own}")
         group.add_argument("--act-bits", dest="opt_act_bits", type=int, metavar="N", help=f"activations: {own}")
-    where = "zero point where the range puts it"
-    few = f"weights: {where}; default on onnxruntime for those of at most 4 bits"
+    free, even = "any range, with a zero point", "range symmetric about zero"
+    few = f"weights: {free}; default on onnxruntime for those of at most 4 bits"
     for field, yes, no, texts in (
-        ("symmetric", "symmetric", "asymmetric", ("activations: zero point in the middle", f"activations: {where}")),
+        ("symmetric", "symmetric", "asymmetric", (f"activations: {even}", f"activations: {free}")),
         ("per_channel", "per-channel", "per-tensor", ("weights: a scale per channel", "weights: one scale per tensor")),
-        ("weight_symmetric", "symmetric-weights", "asymmetric-weights", ("weights: zero point in the middle", few)),
+        ("weight_symmetric", "symmetric-weights", "asymmetric-weights", (f"weights: {even}", few)),
     ):
         _add_either(group, field, (yes, texts[0]), (no, texts[1]))
     add_processor(group)

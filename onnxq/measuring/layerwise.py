@@ -110,7 +110,7 @@ def require_layers(model: ir.Model, *, data: bool) -> list[Cut]:
     cuts = find_cuts(model)
     if not cuts:
         raise OptionError(
-            "it has no QuantizeLinear and DequantizeLinear nodes to split it into layers at",
+            "the artifact has no QuantizeLinear and DequantizeLinear nodes to split it into layers at",
             hint="Leave --layers out, or write the artifact in a format that has them",
         )
     return cuts
