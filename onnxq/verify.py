@@ -35,7 +35,7 @@ from onnxq.locations import find_artifact
 from onnxq.measuring.as_read import show_as_read
 from onnxq.measuring.in_runtime import InRuntime
 from onnxq.measuring.layerwise import require_layers
-from onnxq.measuring.loss import Loss, losses
+from onnxq.measuring.loss import Loss, losses, overflowing
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.picked import said_of
 from onnxq.measuring.run_in_float import run_in_float
@@ -126,7 +126,7 @@ def verify(
     else:
         figures = _against_float(target, runtime, told, floats, rounded=rounded)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
-    said = [said_of(by)] if by.tensors else []
+    said = [*overflowing(target, figures.against_float), *([said_of(by)] if by.tensors else [])]
     return Agreement(
         backend=backend,
         artifact=path,

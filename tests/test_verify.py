@@ -17,7 +17,7 @@ from onnx import helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import onnxq
-from onnxq import Options, dynamic
+from onnxq import Backend, Options, dynamic
 from onnxq.backend_choice import backend_named
 from onnxq.cli import main
 from onnxq.console.terminal import Screen
@@ -114,6 +114,28 @@ def test_a_loss_that_is_that_of_quantizing_is_no_fault_of_the_runtime(artifact: 
         if not right:
             (fault,) = seen.faults()
             assert f"'y' has 24.0 dB, the floor is 30 dB; against float it has {runtime} dB, {simulation} dB" in fault
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_a_processor_whose_sums_overflow_is_named_where_a_runtime_loses_more_than_the_simulation(
+    overflows: bool, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def named(name: str) -> Backend:
+        return replace(backend_named(name), overflows=lambda: overflows)
+
+    monkeypatch.setattr(sys.modules["onnxq.verify"], "backend_named", named)
+    right = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime")
+    assert not any("overflow" in remark for remark in right.remarks)
+    module = sys.modules["onnxq.measuring.in_runtime"]
+
+    def wrong(*args: Any, **options: Any) -> Examination:
+        seen = examine(*args, **options)
+        return replace(seen, outputs=tuple({name: 0.8 * y for name, y in o.items()} for o in seen.outputs))
+
+    monkeypatch.setattr(module, "examine", wrong)
+    found = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime")
+    told = [remark for remark in found.remarks if "overflow" in remark]
+    assert len(told) == overflows and all("'onnxq deploy' stores weights" in remark for remark in told)
 
 
 @pytest.mark.parametrize("layers", [False, True])

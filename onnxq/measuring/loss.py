@@ -13,15 +13,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from onnxq.backend import Backend
 from onnxq.measuring.metrics import jsonable
 from onnxq.measuring.side_by_side import errors_between
 
-__all__ = ["Loss", "losses"]
+__all__ = ["Loss", "losses", "overflowing"]
 
 _LEAST = 10.0
 """dB of the simulation below which nothing is left that a runtime could lose."""
 _MORE = 3.0
 """dB that a runtime may lose more: as much noise again as quantization makes, from its own rounding."""
+_VISIBLE = 40.0
+"""dB below which it is more than another order of float sums."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -63,3 +66,23 @@ def losses(floats: Sequence[Arrays], simulated: Sequence[Arrays], computed: Sequ
         if name in runtime and not (errors.reshaped or runtime[name].reshaped)
         if not (math.isnan(errors.sqnr) or math.isnan(runtime[name].sqnr))
     }
+
+
+def overflowing(target: Backend, lost: Mapping[str, Loss]) -> list[str]:
+    """What may be why a runtime loses more than the simulation, on processors whose sums of products overflow.
+
+    Args:
+        target: what the artifact was made for.
+        lost: output → what it loses.
+
+    Returns:
+        A remark, or nothing.
+    """
+    worse = any(loss.runtime < min(loss.simulation - _MORE, _VISIBLE) for loss in lost.values())
+    if not worse or target.overflows is None or not target.overflows():
+        return []
+    return [
+        "sums of 8-bit products overflow in the integer kernels of this processor (x86 without VNNI), which may be why "
+        "more is lost than in simulation: 'onnxq quantize' leaves room for them, 'onnxq deploy' stores weights that "
+        "need it as uint8"
+    ]
