@@ -29,8 +29,8 @@ def why_slow(recipe: Recipe, quantized: Mapping[str, str]) -> str:
     if recipe.format == "matmulnbits" and recipe.accuracy_level != FASTEST:
         return f"accuracy_level={recipe.accuracy_level} multiplies in float32, accuracy_level={FASTEST} in integers"
     return (
-        "unpacking weights costs more than it gains with the rows of these samples; with one at a time, as decoders "
-        f"generate, it mostly gains. {to_exclude(Counter(quantized.values()))}"
+        "unpacking weights costs more than it gains with as many rows (tokens) as these samples have; with one at a "
+        f"time, as decoders generate, it mostly gains. {to_exclude(Counter(quantized.values()))}"
     )
 
 
