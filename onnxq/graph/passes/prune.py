@@ -1,9 +1,12 @@
-"""What computes nothing: unread nodes and initializers, Identity, Dropout outside training, Casts to the same type."""
+"""What computes nothing: unread nodes and initializers, Identity, Dropout outside training, Casts to the same type, a
+maximum with minus infinity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 
+import numpy as np
 import onnx.defs
 import onnx_ir as ir
 
@@ -74,28 +77,36 @@ def remove_unread(graph: ir.Graph, among: Container[str] | None = None) -> None:
             del graph.initializers[name]
 
 
-def _passes_through(node: ir.Node) -> bool:
-    """Whether a node's first output equals its first input and it makes nothing else that is read."""
-    if node.domain != "" or not node.inputs or node.inputs[0] is None:
-        return False
-    if KEPT in node.metadata_props or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
-        return False
+_NEUTRAL = {"Max": -math.inf, "Min": math.inf}
+"""The number that changes no other: JAX's softmax has a maximum with it."""
+
+
+def _passed_on(node: ir.Node) -> ir.Value | None:
+    """The input that a node's first output equals, where it makes nothing else that is read."""
+    source = node.inputs[0] if node.inputs else None
+    if node.domain != "" or source is None or KEPT in node.metadata_props:
+        return None
+    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+        return None
     if node.op_type == "Identity":
-        return True
+        return source
     if node.op_type == "Cast":
-        source, to = node.inputs[0], node.attributes.get_int("to", 0)
-        return source.dtype is not None and source.dtype.value == to and isinstance(source.type, ir.TensorType)
+        same = source.dtype is not None and source.dtype.value == node.attributes.get_int("to", 0)
+        return source if same and isinstance(source.type, ir.TensorType) else None
     if node.op_type == "Dropout":
         training = node.inputs[2] if len(node.inputs) > 2 else None
-        if training is None:
-            return True
-        value = constant_array(training)
-        return value is not None and not bool(value)
-    return False
+        off = constant_array(training) if training is not None else np.False_
+        return source if off is not None and not bool(off) else None
+    if node.op_type in _NEUTRAL and len(node.inputs) == 2:
+        for value, other in (node.inputs, node.inputs[::-1]):
+            bound = constant_array(other)
+            if bound is not None and bound.ndim == 0 and bound.dtype.kind == "f" and bound == _NEUTRAL[node.op_type]:
+                return value
+    return None
 
 
 def eliminate_identity(model: ir.Model) -> list[Note]:
-    """Removes Identity, Dropout outside training, and Casts to the type at hand.
+    """Removes Identity, Dropout outside training, Casts to the type at hand, and Max with -inf or Min with inf.
 
     Graph outputs keep their names: where the node makes a graph output, its input takes over the output's name if it
     is itself neither an input, an output nor a constant of a graph, nor comes from an outer graph; else the node stays,
@@ -107,9 +118,7 @@ def eliminate_identity(model: ir.Model) -> list[Note]:
     removed = 0
     for graph in all_graphs(model):
         for node in list(graph):
-            if not _passes_through(node):
-                continue
-            source, last = node.inputs[0], node.outputs[0]
+            source, last = _passed_on(node), node.outputs[0]
             if source is None:
                 continue
             if last.is_graph_output():
@@ -119,7 +128,8 @@ def eliminate_identity(model: ir.Model) -> list[Note]:
                     continue
                 rename_output(source, last)
                 # The node itself still reads its input, which by now bears the output's name.
-                node.replace_input_with(0, None)
+                for index in range(len(node.inputs)):
+                    node.replace_input_with(index, None)
             else:
                 replace_value(last, source)
             remove_nodes([node])

@@ -73,24 +73,31 @@ def test_tensor_read_in_a_branch_only_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "node", ["Identity(a)", "Dropout(a)", "Dropout(a, ratio)", "Dropout(a, ratio, off)", "Cast<to = 1>(a)"]
+    "node",
+    [
+        *("Identity(a)", "Dropout(a)", "Dropout(a, ratio)", "Dropout(a, ratio, off)", "Cast<to = 1>(a)"),
+        *("Max(a, least)", "Max(least, a)", "Min(a, most)"),
+    ],
 )
 def test_what_changes_nothing_goes(node: str) -> None:
     proto = build(
         f"g (float[4] x) => (float[4] y) <float[4] a> {{ a = Neg(x) \n b = {node} \n y = Relu(b) }}",
         ratio=np.float32(0.5),
         off=np.array(False),
+        least=np.float32(-np.inf),
+        most=np.float32(np.inf),
     )
     model, _ = apply(eliminate_identity, proto, X)
     assert ops(model) == ["Neg", "Relu"]
 
 
-@pytest.mark.parametrize("node", ["Cast<to = 11>(a)", "Dropout(a, ratio, on)"])
+@pytest.mark.parametrize("node", ["Cast<to = 11>(a)", "Dropout(a, ratio, on)", "Max(a, ratio)", "Min(a, least)"])
 def test_what_changes_something_stays(node: str) -> None:
     proto = build(
         f"g (float[4] x) => (bool[4] y) <float[4] a> {{ a = Neg(x) \n b = {node} \n y = Cast<to = 9>(b) }}",
         ratio=np.float32(0.0),
         on=np.array(True),
+        least=np.float32(-np.inf),
     )
     model, _ = apply(eliminate_identity, proto, X)
     assert len(ops(model)) == 3
@@ -148,3 +155,10 @@ def test_input_that_is_an_output() -> None:
     remove_dead(model)
     assert ops(model) == []
     assert model.graph.outputs[0] is model.graph.inputs[0]
+
+
+@pytest.mark.parametrize("order", ["a, least", "least, a"])
+def test_a_maximum_with_minus_infinity_that_makes_an_output_goes(order: str) -> None:
+    text = f"g (float[4] x) => (float[4] y) {{ a = Neg(x) \n y = Max({order}) }}"
+    model, _ = apply(eliminate_identity, build(text, least=np.float32(-np.inf)), X)
+    assert ops(model) == ["Neg"] and model.graph.outputs[0].name == "y"
