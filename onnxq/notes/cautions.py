@@ -19,7 +19,7 @@ from onnxq.measuring.verification import Verification
 from onnxq.notes.commands import COMPARE
 from onnxq.notes.other_shapes import other_shapes
 from onnxq.notes.reasons import LOST, by_reason, to_exclude
-from onnxq.options import Options
+from onnxq.options import Options, Placement
 from onnxq.ort.overflow import products_overflow
 from onnxq.plan import Plan
 from onnxq.planning.weightless import ALREADY
@@ -71,7 +71,7 @@ def cautions(
     verified = samples_to_verify(statistics.kept, learns(options))
     yield from _little_tried(verified, verification, statistics, compare)
     yield from _little_quantized(plan, options)
-    yield from slower_than_float(plan.quantized, plan.stored, verification)
+    yield from slower_than_float(plan.quantized, plan.stored, verification, options.placement)
     if packed:
         yield from _larger_than_given(verification)
     yield from _next_to_nothing(verified, verification, statistics)
@@ -153,7 +153,10 @@ def _next_to_nothing(
 
 
 def slower_than_float(
-    quantized: Mapping[str, str], stored: Mapping[str, str], verification: Verification
+    quantized: Mapping[str, str],
+    stored: Mapping[str, str],
+    verification: Verification,
+    placement: Placement = "auto",
 ) -> Iterator[str]:
     """A warning where a result was measured slower than the float model, by what may cost that.
 
@@ -161,12 +164,14 @@ def slower_than_float(
         quantized: node → operator of what runs in integers.
         stored: node → operator of what computes in float with weights stored as integers.
         verification: what running a result showed.
+        placement: that was asked for.
     """
     causes, ways_out = [], []
     if quantized:
         little = "integers gain little on this processor (x86 without VNNI), and conversions cost"
         causes.append(little if products_overflow() else "conversions cost more than integers gain")
-        ways_out.append(to_exclude(Counter(quantized.values())))
+        by_cost = "without --placement all, what gains nothing stays float"
+        ways_out.append(by_cost if placement == "all" else to_exclude(Counter(quantized.values())))
     if "Gather" in stored.values():
         causes.append("rows of a table are unpacked as they are read")
         ways_out.append("--exclude Gather leaves tables in float")

@@ -13,7 +13,7 @@ from onnxq.demo.data import MODEL, load_digits
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.verification import OtherSize, Verification
 from onnxq.notes.cautions import cautions, poor, slow, vague
-from onnxq.options import Options
+from onnxq.options import Options, Placement
 from onnxq.plan import Kept, Plan
 from tests.models import build, feeds_for, normal
 
@@ -170,6 +170,15 @@ def test_a_processor_slow_in_integers_is_named_as_the_cause(overflow: bool, monk
     found = cautions(Plan("onnxruntime", (), {"m": "MatMul"}), run, Options(), Statistics("", samples=8))
     (slow,) = (text for text in found if "of the float model's speed" in text)
     assert ("integers gain little on this processor (x86 without VNNI)" in slow) == overflow
+
+
+@pytest.mark.usefixtures("speed_is_told")
+@pytest.mark.parametrize(("placement", "way"), [("all", "without --placement all"), ("auto", "--exclude MatMul, say,")])
+def test_a_slow_result_is_told_to_undo_what_was_asked_for(placement: Placement, way: str) -> None:
+    run = Verification(samples=8, speedup=0.6, float_seconds=0.02)
+    plan, options = Plan("onnxruntime", (), {"m": "MatMul"}), Options(placement=placement)
+    (said,) = (text for text in cautions(plan, run, options, Statistics("", samples=8)) if "model's speed" in text)
+    assert way in said
 
 
 @pytest.mark.usefixtures("speed_is_told")
