@@ -1,8 +1,8 @@
 """A model that carries quantizers, from training or another tool, for a target: its scales are kept.
 
-A scale is moved only where the target cannot compute with it: by the target's ``adjust``, and where a tensor that the
+A scale is changed only where the target cannot compute with it: by the target's ``adjust``, and where a tensor that the
 model given has none for gets that of several which differ (:mod:`onnxq.deploying.shared`). Kept, it would give an
-artifact that fails or computes something else. Every tensor whose scale was moved is named in the notes.
+artifact that fails or computes something else. Every tensor whose scale was changed is named in the notes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def deploy(
 
     Quantizers are pairs of QuantizeLinear and DequantizeLinear, stored integers behind a DequantizeLinear, and
     ``onnxq::FakeQuantize`` functions. Where the target's table quantizes the same tensor, it gets the same scale; the
-    zero point moves with the signedness. A scale that the target cannot compute with is moved, and named in the notes.
+    zero point moves with the signedness. A scale that the target cannot compute with is changed, and noted.
     What the target quantizes and the model does not stays float, with its reason; but a constant operand that a grid
     holds as it is, a bound say, is quantized where all else is. Of what the model quantizes and the target does not,
     the bounds stay, as a Clip, where they cut off more than rounding did. The result is run beside the model on
@@ -87,7 +87,7 @@ def deploy(
 
     Returns:
         The quantized model; ``notes`` say which quantizers of the source the target has no use for, and which scales
-        were moved.
+        were changed.
 
     Raises:
         BackendError: the model carries no quantizers, some that onnxq does not write for the target, or operators
@@ -191,7 +191,7 @@ class _Adopted:
         plan: the target's.
         numbers: by site name.
         moved: tensors whose scales are not those given, and how many of each.
-        notes: which have no use there, and which were moved.
+        notes: which have no use there, and which were changed.
         warnings: which the target has not.
     """
 
@@ -230,7 +230,7 @@ def _with_numbers(plan: Plan, numbers: Mapping[str, QParams], in_float: Set[str]
 
 
 def _changed(given: GivenNumbers, plan: Plan, numbers: Mapping[str, QParams], shared: Sequence[str]) -> Iterator[str]:
-    """Notes of the numbers given that the target has no use for, and of those that were moved."""
+    """Notes of the numbers given that the target has no use for, and of those that were changed."""
     name = given.target.name
     if unused := given.unused(plan):
         yield f"deploy: {name} does not quantize {', '.join(map(repr, unused))}"

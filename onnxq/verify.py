@@ -25,6 +25,7 @@ from onnxq.calibration.data import open_data
 from onnxq.calibration.usable import Usable
 from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
+from onnxq.deploying.unsigned_weights import overflowing, overflowing_weights
 from onnxq.errors import OptionError
 from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
 from onnxq.graph.files.load import load
@@ -35,7 +36,7 @@ from onnxq.locations import find_artifact
 from onnxq.measuring.as_read import show_as_read
 from onnxq.measuring.in_runtime import InRuntime
 from onnxq.measuring.layerwise import require_layers
-from onnxq.measuring.loss import Loss, losses, overflowing
+from onnxq.measuring.loss import Loss, losses, worse_in_runtime
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.picked import said_of
 from onnxq.measuring.run_in_float import run_in_float
@@ -126,7 +127,9 @@ def verify(
     else:
         figures = _against_float(target, runtime, told, floats, rounded=rounded)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
-    said = [*overflowing(target, figures.against_float), *([said_of(by)] if by.tensors else [])]
+    said = [said_of(by)] if by.tensors else []
+    if worse_in_runtime(figures.against_float) and target.overflows is not None and target.overflows():
+        said += overflowing(overflowing_weights(quantized))
     return Agreement(
         backend=backend,
         artifact=path,

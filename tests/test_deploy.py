@@ -394,7 +394,7 @@ def test_what_the_table_has_not_is_not_said_to_be_impossible(tmp_path: Path) -> 
     named = r"3 quantizers of this model are of a kind that onnxq does not write for openvino: 'w"
     with pytest.raises(BackendError, match=named) as c:
         onnxq.deploy(model, backend="openvino")
-    assert re.search(r"it is asymmetric: its zero point is \d+, that of symmetric uint8 128", str(c.value))
+    assert re.search(r"it is asymmetric: its zero point is \d+; a symmetric uint8 has 128", str(c.value))
     assert "cannot hold" not in str(c.value)
     assert "Quantize the float model for openvino with 'onnxq quantize', or symmetrically" in str(c.value)
     assert onnxq.deploy(by_onnxruntime(tmp_path, symmetric=True), backend="openvino").plan.quantized, "as it says"
@@ -425,8 +425,8 @@ def two_convolutions(**changed: Any) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("backend", "changed", "why"),
     [
-        ("openvino", {"z2": np.int8(-9)}, "'w2': it is asymmetric: its zero point is -9, that of symmetric int8 0"),
-        ("rknn", {"z2": np.int8(-9)}, "'w2': it is asymmetric: its zero point is -9, that of symmetric int8 0"),
+        ("openvino", {"z2": np.int8(-9)}, "'w2': it is asymmetric: its zero point is -9; a symmetric int8 has 0"),
+        ("rknn", {"z2": np.int8(-9)}, "'w2': it is asymmetric: its zero point is -9; a symmetric int8 has 0"),
         ("onnxruntime", {"sh": f32([0.02, 0.01, 0.015, 0.03]), "zh": np.zeros(4, np.uint8)}, "'h': it has a scale for"),
         ("snpe", {"sh": f32([0.02, 0.01, 0.015, 0.03]), "zh": np.zeros(4, np.uint8)}, "'h': it has a scale for"),
     ],

@@ -21,6 +21,7 @@ from onnxq import Backend, Options, dynamic
 from onnxq.backend_choice import backend_named
 from onnxq.cli import main
 from onnxq.console.terminal import Screen
+from onnxq.deploying.unsigned_weights import overflowing_weights
 from onnxq.errors import BackendError, DataError, OptionError, OutputError
 from onnxq.graph.files.load import load
 from onnxq.locations import find_artifact
@@ -116,16 +117,16 @@ def test_a_loss_that_is_that_of_quantizing_is_no_fault_of_the_runtime(artifact: 
             assert f"'y' has 24.0 dB, the floor is 30 dB; against float it has {runtime} dB, {simulation} dB" in fault
 
 
-@pytest.mark.parametrize("overflows", [False, True])
+@pytest.mark.parametrize(("overflows", "full", "told"), [(False, True, 0), (True, False, 0), (True, True, 1)])
 def test_a_processor_whose_sums_overflow_is_named_where_a_runtime_loses_more_than_the_simulation(
-    overflows: bool, artifact: Path, monkeypatch: pytest.MonkeyPatch
+    overflows: bool, full: bool, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def named(name: str) -> Backend:
         return replace(backend_named(name), overflows=lambda: overflows)
 
+    artifact, options = tmp_path / "q.onnx", Options(placement="all", reduce_range=not full)
+    onnxq.quantize(residual(), feeds_for(residual()), options=options, output=artifact)
     monkeypatch.setattr(sys.modules["onnxq.verify"], "backend_named", named)
-    right = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime")
-    assert not any("overflow" in remark for remark in right.remarks)
     module = sys.modules["onnxq.measuring.in_runtime"]
 
     def wrong(*args: Any, **options: Any) -> Examination:
@@ -134,8 +135,16 @@ def test_a_processor_whose_sums_overflow_is_named_where_a_runtime_loses_more_tha
 
     monkeypatch.setattr(module, "examine", wrong)
     found = onnxq.verify(artifact, feeds_for(residual()), backend="onnxruntime")
-    told = [remark for remark in found.remarks if "overflow" in remark]
-    assert len(told) == overflows and all("'onnxq deploy' stores weights" in remark for remark in told)
+    said = [remark for remark in found.remarks if "overflow" in remark]
+    assert len(said) == told and all("weight 'w" in remark and "'onnxq deploy' stores" in remark for remark in said)
+
+
+def test_sums_with_activations_of_16_bits_do_not_overflow() -> None:
+    found = {}
+    for bits in (8, 16):
+        options = Options(placement="all", act_bits=bits, reduce_range=False)
+        found[bits] = overflowing_weights(onnxq.quantize(residual(), feeds_for(residual()), options=options))
+    assert found[8] and not found[16]
 
 
 @pytest.mark.parametrize("layers", [False, True])

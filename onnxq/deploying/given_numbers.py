@@ -218,7 +218,7 @@ class _Tied:
 def _refusal(site: Site, qp: QParams, target: Backend, plan: Plan | None) -> str | None:
     """Why no quantizer that a target has at a site is like one, else ``None``; a weight's needs the plan."""
     return (
-        _why_no_grid(site, qp, target) or _why_no_zero_point(site, qp, target) or _why_no_axis(site, qp, target, plan)
+        _why_no_grid(site, qp, target) or _why_no_axis(site, qp, target, plan) or _why_no_zero_point(site, qp, target)
     )
 
 
@@ -244,7 +244,7 @@ def _why_no_zero_point(site: Site, qp: QParams, target: Backend) -> str | None:
     if taken:
         return None
     kind = f"{'' if qp.spec.signed else 'u'}int{qp.spec.bits}"
-    return f"{_ASYMMETRIC}: its zero point is {int(off[0])}, that of symmetric {kind} {middle}"
+    return f"{_ASYMMETRIC}: its zero point is {int(off[0])}; a symmetric {kind} has {middle}"
 
 
 def _why_no_axis(site: Site, qp: QParams, target: Backend, plan: Plan | None) -> str | None:

@@ -5,7 +5,7 @@ Numbers that are given have no range to be reduced, as :mod:`onnxq.calibration.r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,9 +16,10 @@ from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams, quantize
+from onnxq.quantized import Quantized
 from onnxq.spec import USUAL_BITS, Scheme
 
-__all__ = ["unsigned_weights", "without_sign"]
+__all__ = ["overflowing", "overflowing_weights", "unsigned_weights", "without_sign"]
 
 
 def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> set[str]:
@@ -43,6 +44,31 @@ def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
         if any(overflows(reader, integers, given.zero_point) for reader in readers):
             found.add(site.name)
     return found
+
+
+def overflowing_weights(quantized: Quantized) -> list[str]:
+    """The weights whose sums of products with activations of 8 bits overflow."""
+    plan, numbers = quantized.plan, quantized.qparams
+    found = unsigned_weights(quantized.model, plan, numbers)
+    narrow = {
+        edge.node
+        for site in plan.sites
+        if site.role == "activation" and site.name in numbers and numbers[site.name].spec.bits == USUAL_BITS
+        for edge in site.readers
+    }
+    return [s.tensor for s in plan.sites if s.name in found and any(edge.node in narrow for edge in s.readers)]
+
+
+def overflowing(weights: Sequence[str]) -> list[str]:
+    """What to say of them where a runtime loses more than the simulation; nothing where there are none."""
+    if not weights:
+        return []
+    some = f"weight {weights[0]!r}" + (f" and {plural(len(weights) - 1, 'other')}" if len(weights) > 1 else "")
+    return [
+        f"this processor (x86 without VNNI) cuts off sums of 8-bit products where they overflow, as with {some}: that "
+        "may be why more is lost than in simulation. 'onnxq quantize' leaves room for the sums, 'onnxq deploy' stores "
+        "such weights as uint8"
+    ]
 
 
 def without_sign(weights: Collection[str]) -> list[str]:

@@ -13,11 +13,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from onnxq.backend import Backend
 from onnxq.measuring.metrics import jsonable
 from onnxq.measuring.side_by_side import errors_between
 
-__all__ = ["Loss", "losses", "overflowing"]
+__all__ = ["Loss", "losses", "worse_in_runtime"]
 
 _LEAST = 10.0
 """dB of the simulation below which nothing is left that a runtime could lose."""
@@ -68,21 +67,10 @@ def losses(floats: Sequence[Arrays], simulated: Sequence[Arrays], computed: Sequ
     }
 
 
-def overflowing(target: Backend, lost: Mapping[str, Loss]) -> list[str]:
-    """What may be why a runtime loses more than the simulation, on processors whose sums of products overflow.
+def worse_in_runtime(lost: Mapping[str, Loss]) -> bool:
+    """Whether an output loses more in the runtime than in simulation, and more than another order of sums makes.
 
     Args:
-        target: what the artifact was made for.
         lost: output → what it loses.
-
-    Returns:
-        A remark, or nothing.
     """
-    worse = any(loss.runtime < min(loss.simulation - _MORE, _VISIBLE) for loss in lost.values())
-    if not worse or target.overflows is None or not target.overflows():
-        return []
-    return [
-        "sums of 8-bit products overflow in the integer kernels of this processor (x86 without VNNI), which may be why "
-        "more is lost than in simulation: 'onnxq quantize' leaves room for them, 'onnxq deploy' stores weights that "
-        "need it as uint8"
-    ]
+    return any(loss.runtime < min(loss.simulation - _MORE, _VISIBLE) for loss in lost.values())

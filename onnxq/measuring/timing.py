@@ -27,7 +27,7 @@ _TIMED_RUNS = 7
 _LONG_BUDGET = 0.12
 """Seconds for both models, of a glance at long ones."""
 _LONGEST = 1.0
-"""Seconds that both together take once, from which on they run once more after their first time, not twice."""
+"""Seconds that both together take once, from which on one run of each counts, not two."""
 _SHORT = 0.01
 """Seconds that both together take once, up to which models are short: more of their runs are worth waiting for."""
 _SHORT_BUDGET = 0.2
@@ -75,16 +75,17 @@ def share_of_time(reference: Session, result: Session, feeds: Feeds, clock: Cloc
 def glance(reference: Session, result: Session, feeds: Feeds, clock: Clock) -> tuple[float, float]:
     """Best times of both models in seconds: in a fifth of a second where a run is short, else of one or two runs.
 
-    Two runs of each do not count, of which the result has one behind it: in the first memory is planned, in the second
-    it is taken from the system, and both take up to half as long again.
+    Two runs of each do not count: in the first on a sample of this size memory is planned, in the second it is taken
+    from the system, and both take up to half as long again. The first of each does not count for how long this takes.
 
     Args:
         reference: the float model, one thread.
-        result: the other, one thread, which has run on samples of this size.
+        result: the other, one thread.
         feeds: one sample.
         clock: see :func:`clock_of`.
     """
-    reference.run(feeds)
+    for session in (reference, result):
+        session.run(feeds)
     race = _Race((reference, result), feeds, clock)
     race.turn(1)
     if sum(race.spent) > _LONG_BUDGET:

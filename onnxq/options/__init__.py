@@ -48,7 +48,7 @@ class Options:
         act_bits: bits of activations, 2 to 16; None takes the target's, mostly 8.
         symmetric: activations are symmetric.
         per_channel: weights have a scale per output channel, else one per tensor.
-        weight_symmetric: weights are symmetric, else they have a zero point where the range puts it. None takes the
+        weight_symmetric: weights are symmetric, else they take any range, with a zero point. None takes the
             target's own: onnxruntime's of 4 bits and fewer have zero points, unless they are trained or given.
         reduce_range: weights of 8 bits use as much less of their range as it takes that sums of products do not
             overflow on x86-64 processors without VNNI, see :mod:`onnxq.calibration.reduced`, and onnxruntime's costs

@@ -96,7 +96,7 @@ def comparison(screen: Screen, made: Comparison, *, everything: bool) -> None:
     drops = made.largest_drops(8)
     if drops:
         screen.line()
-        heading(screen, "most is lost at", "dB lost: SQNR of the node's inputs minus that of its output")
+        heading(screen, "most is lost at", "dB lost: the lowest SQNR before the node, at most 40, minus its own")
         drops_table(screen, drops)
     if everything and made.tensors:
         screen.line()

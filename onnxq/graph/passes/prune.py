@@ -118,9 +118,10 @@ def eliminate_identity(model: ir.Model) -> list[Note]:
     removed = 0
     for graph in all_graphs(model):
         for node in list(graph):
-            source, last = _passed_on(node), node.outputs[0]
+            source = _passed_on(node)
             if source is None:
                 continue
+            last = node.outputs[0]
             if last.is_graph_output():
                 producer = source.producer()
                 if producer is None or producer.graph is not graph or source.is_graph_output():

@@ -103,6 +103,14 @@ def test_what_changes_something_stays(node: str) -> None:
     assert len(ops(model)) == 3
 
 
+def test_an_operator_without_outputs_stays() -> None:
+    proto = build("g (float[4] x) => (float[4] y) { y = Neg(x) }")
+    proto.opset_import.add(domain="custom", version=1)
+    proto.graph.node.add(op_type="Log", domain="custom", input=["y"])
+    model = load(proto)
+    assert not eliminate_identity(model) and ops(model) == ["Neg", "Log"]
+
+
 def test_dropout_whose_mask_is_read_stays() -> None:
     text = "g (float[4] x) => (float[4] y, bool[4] m) { a, m = Dropout(x) \n y = Relu(a) }"
     model, _ = apply(eliminate_identity, build(text), X)
