@@ -280,6 +280,7 @@ def _refused(plan: Plan, given: GivenNumbers, target: Backend) -> list[str]:
 
 
 def _of_no_kind(refused: int, target: Backend) -> str:
+    """How many quantizers are refused, in words."""
     are = "is" if refused == 1 else "are"
     return f"{plural(refused, 'quantizer')} of this model {are} of a kind that onnxq does not write for {target.name}"
 

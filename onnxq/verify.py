@@ -27,6 +27,7 @@ from onnxq.checks.data import Looker
 from onnxq.console.progress import Reporter, Silent
 from onnxq.deploying.unsigned_weights import overflowing, overflowing_weights
 from onnxq.errors import OptionError
+from onnxq.for_processor import reduces
 from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
 from onnxq.graph.files.load import load
 from onnxq.graph.picking import Picking, picking
@@ -41,7 +42,7 @@ from onnxq.measuring.metrics import Errors
 from onnxq.measuring.picked import said_of
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_between, steps_of
-from onnxq.options import ImageOptions
+from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import plain
 from onnxq.ort.inputs import inputs_of
 from onnxq.quantized import Quantized
@@ -128,7 +129,7 @@ def verify(
         figures = _against_float(target, runtime, told, floats, rounded=rounded)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
     said = [said_of(by)] if by.tensors else []
-    if worse_in_runtime(figures.against_float) and target.overflows is not None and target.overflows():
+    if worse_in_runtime(figures.against_float) and reduces(target, Options()):  # sums overflow on this processor
         said += overflowing(overflowing_weights(quantized))
     return Agreement(
         backend=backend,

@@ -47,7 +47,7 @@ def unsigned_weights(model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]
 
 
 def overflowing_weights(quantized: Quantized) -> list[str]:
-    """The weights whose sums of products with activations of 8 bits overflow."""
+    """The tensors of weights in int8 whose sums of products with activations of 8 bits may overflow."""
     plan, numbers = quantized.plan, quantized.qparams
     found = unsigned_weights(quantized.model, plan, numbers)
     narrow = {

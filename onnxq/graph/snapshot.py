@@ -13,10 +13,10 @@ __all__ = ["snapshot"]
 
 
 def snapshot(model: ir.Model) -> list[Any]:
-    """All that a pass may set or replace: two snapshots of a model are equal where nothing was changed in between.
+    """What passes set or replace: two snapshots of a model are equal where none of it was changed in between.
 
-    What cannot be changed in place (attributes, types, the arrays of constants) is held and compared by identity first:
-    an array whose numbers are written over is not seen.
+    Attributes, types and the arrays of constants are held and compared by identity first: what is written over inside
+    of one is not seen. Nor are doc strings, properties of values and of graphs, and functions.
     """
     return [*model.opset_imports.items(), *model.metadata_props.items(), *model.meta.items(), *_parts(model)]
 

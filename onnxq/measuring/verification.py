@@ -33,7 +33,12 @@ class OtherSize:
     @property
     def where(self) -> str:
         """The sample in words: ``sample 5 (input_ids 1x54)``."""
-        return f"sample {self.sample} ({self.input} {'x'.join(map(str, self.shape)) or 'scalar'})"
+        return self.where_with()
+
+    def where_with(self, *more: str) -> str:
+        """The sample in words, and more of it: ``sample 5 (input_ids 1x54, 2.0 ms)``."""
+        told = f"{self.input} {'x'.join(map(str, self.shape)) or 'scalar'}"
+        return f"sample {self.sample} ({', '.join((told, *more))})"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""

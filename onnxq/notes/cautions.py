@@ -186,14 +186,14 @@ def slow(verification: Verification, why: str) -> Iterator[str]:
         verification: what running a result showed.
         why: the reason and what to do about it.
     """
-    found: list[tuple[str, float | None, float | None]] = [("", verification.speedup, verification.float_seconds)]
-    if (other := verification.other_size) is not None:
-        found.append((f" on {other.where}", other.speedup, other.float_seconds))
-    for where, speed, seconds in found:
-        if speed is not None and seconds is not None and speed < _SLOW and seconds > _LONG:
-            took = f"{1000 * seconds:.1f} ms, one thread)"
-            place = f"{where.removesuffix(')')}, {took}" if where else f" ({took}"
-            yield f"it runs at {speed:.2f} of the float model's speed here{place}: {why}"
+    other = verification.other_size
+    for seen in (verification, other):
+        if seen is None or seen.speedup is None or seen.float_seconds is None:
+            continue
+        if seen.speedup < _SLOW and seen.float_seconds > _LONG:
+            took = f"{1000 * seen.float_seconds:.1f} ms", "one thread"
+            place = f"on {other.where_with(*took)}" if other is not None and seen is other else f"({', '.join(took)})"
+            yield f"it runs at {seen.speedup:.2f} of the float model's speed here {place}: {why}"
             return
 
 
