@@ -1,7 +1,7 @@
 """Runs the tests on every supported Python with the oldest and the newest libraries that `pyproject.toml` allows.
 
     python tools/versions.py                          # a part of the tests, in eight environments
-    python tools/versions.py --write                  # and docs/versions.md
+    python tools/versions.py --write                  # and the table of docs/versions.md
     python tools/versions.py --python 3.10 --libraries oldest
     python tools/versions.py --whole                  # all tests of the default run, with torch
 
@@ -22,6 +22,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarking.report import replace_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "versions.md"
@@ -44,19 +46,6 @@ PART = (
     "tests/test_quantize.py",
 )
 """What touches numpy, onnx, onnx-ir and onnxruntime most, without torch."""
-LACKING = """\
-## What an older onnxruntime lacks
-
-The newest for Python 3.10 is 1.23.2. What a result needs, the one that it is deployed with must have as well.
-Seen with 1.23.2, 1.24.4, 1.26.0 and 1.28.0; tables of 4 bits also with 1.24.1, 1.25.1 and 1.27.0.
-
-| before | |
-|---|---|
-| 1.24 | `dynamic` keeps convolutions float, whatever `--include` says; the experts of a mixture are unpacked at load |
-| 1.26 | weights of 2 bits cannot be read; in the format `qdq` those of a branch or a loop are unpacked at each run |
-| 1.27 | tables of 4 bits are read wrongly where rows have zero points of an odd number of blocks: these take 8 bits |
-| 1.28 | in the format `qdq` weights of several layers are unpacked at each run |
-"""
 _NEEDED = ("pytest>=8", "hypothesis>=6", "pillow>=9", "onnxsim>=0.4.36")
 _TORCH = "torch==2.13.0"
 
@@ -171,11 +160,9 @@ def _run(command: Sequence[str | Path]) -> str:
 
 
 def report(outcomes: Sequence[Outcome], *, whole: bool) -> str:
-    """The page."""
+    """The section of the page: what ran, a row an environment, and what failed."""
     what = "All tests of the default run" if whole else "A part of the tests (`PART` there)"
     lines = [
-        "# Versions",
-        "",
         f"{what}, by `python tools/versions.py{' --whole' if whole else ''} --write`: on every Python, with the oldest",
         "libraries that `pyproject.toml` allows and that have a wheel for it, and with the newest.",
         "",
@@ -186,16 +173,16 @@ def report(outcomes: Sequence[Outcome], *, whole: bool) -> str:
     for one in outcomes:
         if one.wrong:
             lines += ["", f"Python {one.python}, {one.choice}:", "", *(f"- `{line[:200]}`" for line in one.wrong)]
-    return "\n".join([*lines, "", LACKING])
+    return "\n".join(lines)
 
 
 def main() -> int:
-    """Print the page, write it where asked to; 1 if anything fails."""
+    """Print what came of each, write it into the page where asked to; 1 if anything fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", nargs="+", choices=PYTHONS, default=PYTHONS)
     parser.add_argument("--libraries", nargs="+", choices=CHOICES, default=CHOICES)
     parser.add_argument("--whole", action="store_true", help="all tests of the default run, with torch")
-    parser.add_argument("--write", action="store_true", help="write docs/versions.md")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/versions.md")
     arguments = parser.parse_args()
     outcomes = []
     for version in arguments.python:
@@ -208,9 +195,8 @@ def main() -> int:
                     found = try_out(python, choice, whole=arguments.whole, folder=Path(folder))
             print(found.python, choice, *found.versions, found.text, *found.wrong, sep="\n    ", flush=True)
             outcomes.append(found)
-    page = report(outcomes, whole=arguments.whole)
     if arguments.write:
-        PAGE.write_text(page, encoding="utf-8")
+        replace_section(PAGE, "environments", report(outcomes, whole=arguments.whole))
     return not all(one.passed for one in outcomes)
 
 
