@@ -20,6 +20,7 @@ from onnxq.calibration.tensor_statistics import TensorStatistics
 from onnxq.graph.picking import picking, with_bodies
 from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.measuring.as_read import as_read
 from onnxq.measuring.comparison import TensorErrors
@@ -103,15 +104,29 @@ class InnerTensors:
         """Errors of all tensors that were computed, in graph order, with the dB lost at each."""
         found = {name: meter.result() for name, meter in self._meters.items()}
         found = {name: errors for name, errors in found.items() if errors.elements}
-        result = []
+        made_by, result = self._written_by(), []
         for name, errors in found.items():
             node = self._producers[name].producer()
             before = [found[n].sqnr for n in self._before(node, found)] if node is not None else []
             drop = min([_USUAL, *before]) - errors.sqnr if node is not None else math.nan
             quantized = self._pairs[name] != name or name in self._quantized
-            op = node.op_type if node is not None else "Input"
-            result.append(TensorErrors(name, node.name or "" if node is not None else "", op, quantized, errors, drop))
+            maker = made_by.get(name, node)
+            by, op = (maker.name or "", maker.op_type) if maker is not None else ("", "Input")
+            result.append(TensorErrors(name, by, op, quantized, errors, drop))
         return tuple(result)
+
+    def _written_by(self) -> dict[str, ir.Node]:
+        """Tensor → the node of the float model that writes it in the quantized one, where that is another node.
+
+        A BatchNormalization that is folded into a Conv leaves it its output: what is lost there, the Conv has lost.
+        """
+        first, second = self._models
+        nodes = {node.name: node for node in all_nodes(first) if node.name}
+        result = {}
+        for value in (value for node in all_nodes(second) for value in node.outputs if value.name):
+            if (producer := value.producer()) is not None and producer.name in nodes:
+                result[str(value.name)] = nodes[producer.name]
+        return result
 
     def _before(self, node: ir.Node, found: Mapping[str, Errors]) -> list[str]:
         """The nearest compared tensors that a node is computed from."""
