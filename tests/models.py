@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir
 import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
@@ -45,10 +46,16 @@ def build(
     imports = ", ".join(f'"{name}" : {version}' for name, version in {"": opset, **(domains or {})}.items())
     model = parser.parse_model(f"<ir_version: {ir_version}, opset_import: [{imports}]>\ntiny {text}")
     for name, array in constants.items():
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+        model.graph.initializer.append(_initializer(np.asarray(array), name))
     helper.set_model_props(model, {"author": "someone", "labels": "[1, 2]"})
     model.doc_string = "a tiny model"
     return model
+
+
+def _initializer(array: Array, name: str) -> onnx.TensorProto:
+    if array.dtype.kind == "V":  # of ml_dtypes, which older releases of onnx do not take
+        return onnx_ir.serde.serialize_tensor(onnx_ir.Tensor(array, name=name))
+    return numpy_helper.from_array(array, name)
 
 
 def f32(values: object) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from tests.graph.helpers import Array, Feeds, apply, build, f32, i64, random
 from tests.models import build as built
-from tests.models import images, normal
+from tests.models import images, loads, normal
 
 CROP = 'coordinate_transformation_mode = "tf_crop_and_resize"'
 
@@ -46,7 +46,10 @@ def named(model: ir.Model) -> list[ir.Node]:
 )
 def test_a_resize_of_some_axes(dims: str, attributes: str, inputs: str, constants: dict[str, Array]) -> None:
     text = f"g (float[{dims}] x) => (float[a,b,c,d] y) {{ y = Resize <{attributes}> ({inputs}) }}"
-    model, notes = apply(change, build(text, opset=18, **constants), {"x": random(2, 3, 4, 5)})
+    given = build(text, opset=18, **constants)
+    if not loads(given):
+        pytest.skip("this onnxruntime cannot run the model: older ones take no negative axes")
+    model, notes = apply(change, given, {"x": random(2, 3, 4, 5)})
     assert named(model) == [] and "1 Resize and Pad nodes" in notes[-1].message
 
 
