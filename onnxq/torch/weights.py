@@ -22,6 +22,12 @@ Floats = NDArray[np.float32]
 
 _ZETA, _GAMMA = 1.1, -0.1
 """Ends to which the sigmoid is stretched before it is cut off at 0 and 1 (Nagel et al., 2020, equation 23)."""
+_EXACT = 0.25
+"""How far from the code that a weight is rounded to now towards the exact weight learning begins, 0 to 1.
+
+A kernel's errors that make up for each other already, or what another algorithm has found, are the better start: where
+learning began with the exact weight, 500 steps often did not lead back to what was there before.
+"""
 
 
 def tensor_of(array: NDArray[np.floating]) -> Tensor:
@@ -60,13 +66,22 @@ class RoundedWeight(LearnedWeight):
 
     ``W = s clip(floor(W / s) + h(V), n - z, p - z)`` with ``h(V) = clip(1.2 sigmoid(V) - 0.1, 0, 1)`` (Nagel et al., Up
     or Down? Adaptive Rounding for Post-Training Quantization, 2020, equations 21 to 24).
+
+    Args:
+        weight: of the float model, float32.
+        qp: its numbers.
+        rounded: the weight on its grid, as it is rounded now; without it learning begins with the weight itself.
+        device: of torch.
     """
 
-    def __init__(self, weight: Floats, qp: QParams, device: str = "cpu") -> None:
+    def __init__(self, weight: Floats, qp: QParams, rounded: Floats | None = None, device: str = "cpu") -> None:
         super().__init__(weight, qp, device)
-        ratio = self.weight / self.grid.scale
-        self.floor = torch.floor(ratio)
-        share = ratio - self.floor
+        begin = self.weight / self.grid.scale
+        if rounded is not None:
+            codes = torch.round(tensor_of(rounded).to(device) / self.grid.scale)
+            begin = codes + _EXACT * (begin - codes).clamp(-1.0, 1.0)
+        self.floor = torch.floor(begin)
+        share = begin - self.floor
         self.v = -torch.log((_ZETA - _GAMMA) / (share - _GAMMA) - 1)
         self.v.requires_grad_()
         self.learned = [self.v]

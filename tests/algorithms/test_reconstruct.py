@@ -46,6 +46,27 @@ def test_data_not_seen_gains() -> None:
     assert draft.notes[0].startswith("reconstruct: 1 blocks") and "undone" not in draft.notes[0]
 
 
+def test_few_steps_are_better_than_a_rounding_that_was_good_already() -> None:
+    """A kernel's errors make up for each other on bright pictures; learning goes on from there, not from the float."""
+    bright, unseen = (
+        [{"x": sample["x"] * np.float32(0.3) + 2} for sample in correlated(1, 3, 12, 12, samples=16, seed=seed)]
+        for seed in (2, 3)
+    )
+    model = build(
+        """(float[1, 3, 12, 12] x) => (float[1, 4, 12, 12] y) {
+            a = Conv <pads = [2, 2, 2, 2]> (x, w)
+            r = Tanh (a)
+            y = Conv <pads = [1, 1, 1, 1]> (r, v)
+        }""",
+        w=normal(16, 3, 5, 5),
+        v=normal(4, 16, 3, 3, seed=1),
+    )
+    draft = draft_of(model, bright, FEW)
+    before = fresh_sqnr(model, draft, unseen)
+    reconstruct.apply(draft, **QUICK)
+    assert fresh_sqnr(model, draft, unseen) > before + 0.5
+
+
 def test_weights_lie_on_the_grid_beside_where_they_were() -> None:
     draft = draft_of(residual(), DATA, FEW)
     before = weights_of(draft)

@@ -94,6 +94,18 @@ def test_weights_begin_at_the_nearest_rounding(made: type, spec: QuantSpec) -> N
     np.testing.assert_array_equal(fake_quantize(result, numbers), result)
 
 
+@pytest.mark.parametrize("spec", SPECS[4:7], ids=str)
+def test_soft_rounding_begins_beside_the_rounding_that_a_weight_has(spec: QuantSpec) -> None:
+    """Whatever found it: each code here is the nearest or the second nearest, or two away."""
+    weight = normal(6, 9, 4, scale=1.0)
+    qp = numbers_for(spec, weight)
+    moved = np.random.default_rng(0).integers(-2, 3, weight.shape) * np.float32(qp.scale.min())
+    rounded = fake_quantize(weight + moved.astype(np.float32), qp)
+    learned = RoundedWeight(weight, qp, rounded)
+    np.testing.assert_array_equal(learned.result()[0], rounded)
+    assert (np.abs(learned.value().detach().numpy() - rounded) <= 0.26 * qp.scale.max()).all()
+
+
 def test_soft_rounding_begins_at_the_weight_itself() -> None:
     weight = normal(6, 9, scale=1.0)
     qp = from_range(-10.0, 10.0, QuantSpec(4))

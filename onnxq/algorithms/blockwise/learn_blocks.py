@@ -173,15 +173,15 @@ def _unit(draft: Draft, block: Block, learning: Learning) -> Unit:
     from onnxq.torch.fit import Unit
     from onnxq.torch.weights import FreeWeight, RoundedWeight, tensor_of
 
-    made = RoundedWeight if learning.weights == "round" else FreeWeight
     executor = Executor(draft.model, block.inputs, [block.output])
     fitting, held = samples_of(draft, block)
     weights, biases, present = {}, {}, {}
     inside = {node.name for node in block.nodes}
     for layer in block.layers:
         name, qp = layer.weight.name or "", draft.numbers[layer.site]
-        weights[name] = made(original(draft, layer.weight.name), qp)
-        present[name] = tensor_of(fake_quantize(layer.array(), qp))
+        exact, rounded = original(draft, layer.weight.name), fake_quantize(layer.array(), qp)
+        weights[name] = RoundedWeight(exact, qp, rounded) if learning.weights == "round" else FreeWeight(exact, qp)
+        present[name] = tensor_of(rounded)
         if learning.bias_lr and layer.bias is not None and all(u.node.name in inside for u in layer.bias.uses()):
             start = constant_array(layer.bias)
             assert start is not None
