@@ -121,6 +121,7 @@ BACKEND = Backend(
     absorbs=_together,
     drops_absorbed=False,
     mixes=False,
+    beside=frozenset({"GRU", "LSTM"}),
     float_tails=True,
     whole=frozenset(KINDS) - {"silu", "hardswish"},
     min_opset=17,

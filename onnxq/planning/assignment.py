@@ -12,7 +12,7 @@ from onnxq.graph.traverse import subgraphs
 from onnxq.graph.values import is_constant
 from onnxq.planning.placement import cheapest, elements
 from onnxq.planning.question import Decisions, Question
-from onnxq.planning.relays import idle_relays
+from onnxq.planning.relays import between, idle_relays
 from onnxq.planning.specs import activation_spec
 from onnxq.planning.table_rows import row
 
@@ -56,8 +56,10 @@ def _why_float(
         return dict.fromkeys(free.keys() - chosen, _NOT_COMPUTE)
     if asked.placement != "all":
         return _dearer(asked, decided, free, forced)
-    relays = asked.options.placement == "auto" and asked.backend.mixes
-    return idle_relays(free, decided.output, decided.absorbed, forced) if relays else {}
+    if asked.options.placement != "auto":
+        return {}
+    idle = idle_relays(free, decided.output, decided.absorbed, forced)
+    return idle if asked.backend.mixes else between(idle, asked.backend.beside)
 
 
 def _dearer(

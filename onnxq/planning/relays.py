@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Container, Mapping, Set
 
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
 
-__all__ = ["idle_relays"]
+__all__ = ["between", "idle_relays"]
 
 _UNREAD = "no integer operator reads it"
 _BETWEEN = "it only moves values from one float operator to another"
@@ -61,3 +61,25 @@ def _fed_in_integers(
             if any(maker in found or (maker in rules and maker not in relays) for maker in makers):
                 found.add(node)
     return found
+
+
+def between(idle: Mapping[ir.Node, str], operators: Set[str]) -> dict[ir.Node, str]:
+    """Of relays that are better left float, those that only some operators read, and that read only these.
+
+    Args:
+        idle: relays, with the reason.
+        operators: names of these operators. Inputs of the model are read as well, and constants.
+    """
+    kept = dict(idle)
+    while others := {node for node in kept if not _is_between(node, kept, operators)}:
+        kept = {node: why for node, why in kept.items() if node not in others}
+    return kept
+
+
+def _is_between(node: ir.Node, relays: Container[ir.Node], operators: Set[str]) -> bool:
+    makers = [value.producer() for value in node.inputs if value is not None]
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    around = [other for other in (*makers, *readers) if other is not None]
+    if not readers or any(value.is_graph_output() for value in node.outputs):
+        return False
+    return all(other in relays or other.op_type in operators for other in around)

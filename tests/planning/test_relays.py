@@ -12,7 +12,7 @@ from onnxq.graph.passes.normalize import normalize
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.planning.planner import make_plan
-from onnxq.planning.relays import idle_relays
+from onnxq.planning.relays import between, idle_relays
 from tests.models import build, normal
 
 
@@ -65,6 +65,45 @@ def test_movement_that_was_asked_for_by_name_is_quantized() -> None:
 
 def test_a_target_of_integers_alone_quantizes_it() -> None:
     assert {"Reshape_1", "Squeeze", "Unsqueeze"} <= plan("qnn").quantized.keys()
+
+
+@pytest.mark.parametrize("backend", ["qnn", "vitis"])
+def test_movement_around_a_recurrent_net_that_such_a_target_computes_in_float_stays_float(backend: str) -> None:
+    net = build(
+        """(float[1, 8, 4] x) => (float[1, 3] y) {
+            [first] t = Transpose <perm = [1, 0, 2]> (x)
+            a = LSTM <hidden_size = 4> (t, w, r)
+            [inner] s = Squeeze (a, axis)
+            b, h = LSTM <hidden_size = 4> (s, w, r)
+            [last] e = Squeeze (h, front)
+            y = Gemm (e, v)
+        }""",
+        w=normal(1, 16, 4),
+        r=normal(1, 16, 4),
+        v=normal(4, 3),
+        axis=np.array([1]),
+        front=np.array([0]),
+    )
+    model = ir.serde.deserialize_model(net)
+    normalize(model)
+    found = make_plan(model, backend_named(backend))
+    reasons = {kept.node: kept.reason for kept in found.kept_float}
+    moved = "it only moves values from one float operator to another"
+    assert (reasons["first"], reasons["inner"]) == (moved, moved)
+    assert {"last", "Gemm"} <= found.quantized.keys(), "an operator in integers reads it"
+    assert not {"x", "t", "a", "s"} & {site.tensor for site in found.sites}
+
+
+def test_of_movement_between_some_operators_only_that_is_left() -> None:
+    text = """(float[4, 4] x) => (float[4, 4] y, float[4, 4] z) {
+        [r] r = Reshape (x, flat)  [t] t = Transpose (r)  e = Exp (t)  [u] u = Transpose (e)  l = Exp (u)
+        [v] v = Transpose (e)  n = Neg (v)  [o] z = Transpose (l)  y = Add (l, n)
+    }"""
+    model = ir.from_proto(build(text, flat=np.array([4, 4])))
+    moving = {node: "why" for node in model.graph if node.op_type in ("Reshape", "Transpose")}
+    assert [node.name for node in between(moving, {"Exp"})] == ["r", "t", "u"], "Neg reads v, nothing reads o"
+    assert [node.name for node in between(moving, {"Exp", "Neg"})] == ["r", "t", "u", "v"]
+    assert not between(moving, set())
 
 
 def relays(text: str, *, reads: bool) -> dict[str, str]:
