@@ -73,7 +73,7 @@ def cautions(
     yield from _little_quantized(plan, options)
     yield from slower_than_float(plan.quantized, plan.stored, verification, options.placement)
     if packed:
-        yield from _larger_than_given(verification)
+        yield from _larger_than_given(plan, verification)
     yield from _next_to_nothing(verified, verification, statistics)
     yield from other_shapes(verification.outputs)
     yield from vague(verification, statistics.samples, compare)
@@ -99,7 +99,7 @@ def _little_tried(
 
 def _little_quantized(plan: Plan, options: Options) -> Iterator[str]:
     """That the model came quantized, or that nothing could be."""
-    already = [kept.op for kept in plan.kept_float if kept.reason == ALREADY]
+    already = _came_quantized(plan)
     if already:
         yield (
             f"the model given is quantized already, and {counts(already)} stay as they are. Give the float model; "
@@ -108,6 +108,11 @@ def _little_quantized(plan: Plan, options: Options) -> Iterator[str]:
     elif not plan.quantized:
         stored = f", except for the weights of {counts(plan.stored.values())}" if plan.stored else ""
         yield f"nothing was quantized: the result is the float model{stored}{_main_reason(plan, options)}"
+
+
+def _came_quantized(plan: Plan) -> list[str]:
+    """Operators of nodes that the model given has in integers."""
+    return [kept.op for kept in plan.kept_float if kept.reason == ALREADY]
 
 
 def _main_reason(plan: Plan, options: Options) -> str:
@@ -133,8 +138,9 @@ def _main_reason(plan: Plan, options: Options) -> str:
     return why
 
 
-def _larger_than_given(verification: Verification) -> Iterator[str]:
-    if verification.quantized_bytes > verification.float_bytes >= _LARGE:
+def _larger_than_given(plan: Plan, verification: Verification) -> Iterator[str]:
+    """That the file did not become smaller, which one whose weights came as integers cannot."""
+    if verification.quantized_bytes > verification.float_bytes >= _LARGE and not _came_quantized(plan):
         before, after = bytes_text(verification.float_bytes), bytes_text(verification.quantized_bytes)
         than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"
         yield f"the file is {than}: too little of it is stored in 8 bits"

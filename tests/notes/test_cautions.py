@@ -15,6 +15,7 @@ from onnxq.measuring.verification import OtherSize, Verification
 from onnxq.notes.cautions import cautions, poor, slow, vague
 from onnxq.options import Options, Placement
 from onnxq.plan import Kept, Plan
+from onnxq.planning.weightless import ALREADY
 from tests.models import build, feeds_for, normal
 
 
@@ -258,6 +259,9 @@ def test_a_file_that_grew() -> None:
     (said,) = cautions(plan, Verification(float_bytes=69_100_000, quantized_bytes=69_100_400), Options(), few)
     assert said.startswith("the file is as large as before, 69.1 MB")
     assert not list(cautions(plan, grew, Options(), few, packed=False)), "a float model with a table grows by design"
+    came = Plan("onnxruntime", (), {}, kept_float=(Kept("c", "ConvInteger", ALREADY),))
+    (said,) = cautions(came, grew, Options(), few)
+    assert "quantized already, and 1 ConvInteger" in said, "it is all in 8 bits: none of it is too little"
     small = Verification(float_bytes=2_000, quantized_bytes=3_000)
     assert not list(cautions(plan, small, Options(), few)), "quantizers of a small model take some bytes"
 
