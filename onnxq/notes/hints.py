@@ -97,6 +97,8 @@ def low(
     ways = []
     if poor and not target.at_home and 16 in target.act_bits and (options.act_bits or target.activation.bits) == 8:
         ways.append(f"{WIDE_ACTIVATIONS} gives activations finer steps")
+    if poor and _one_scale(plan, target, options):
+        ways.append("--per-channel gives each output channel of a weight a scale of its own")
     if (poor or sampled) and not options.algorithms and _products(model, plan, target, sizes):
         ways += _of_products(target, options, recipe)
     if poor and (way := _beyond_rounding(target, options)):
@@ -105,6 +107,14 @@ def low(
         ways.append("--effort best tries range methods and algorithms on it")
     has = f"{errors.sqnr:.1f} dB" if poor else f"{errors.worst:.1f} dB in sample {errors.worst_sample}"
     return (f"output {name!r} has {has}: {'; '.join(ways)}",) if ways else ()
+
+
+def _one_scale(plan: Plan, target: Backend, options: Options) -> bool:
+    """Whether weights have one scale each by the target's default alone, and could have one for each channel."""
+    if target.per_channel or options.per_channel is not None:
+        return False
+    quantized = frozenset(plan.quantized.values())
+    return any(rule.op in quantized and rule.weight_axis is not None for rule in target.rules.values())
 
 
 def _of_products(target: Backend, options: Options, recipe: Sequence[str]) -> Iterator[str]:

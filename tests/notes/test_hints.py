@@ -165,6 +165,30 @@ def test_arithmetic_that_stays_float_does_not_hide_matrix_products() -> None:
     assert any("--algorithm dynamic" in hint for hint in result.hints)
 
 
+def test_a_poor_result_is_told_of_scales_for_channels_where_the_target_has_them_and_takes_one() -> None:
+    """Channels a thousand times apart: one scale for the whole weight rounds the small ones away."""
+    loud, small = normal(16, 8, 1, 1), normal(16, 1, 1, 1, seed=1)
+    loud[:8] *= 1000
+    small[:8] /= 1000
+    net = "(float[1, 8, 6, 6] x) => (float[1, 16, 6, 6] y) { c = Conv (x, loud)\n y = Conv <group = 16> (c, small) }"
+    model = build(net, loud=loud, small=small)
+    data = [{"x": normal(1, 8, 6, 6, seed=k, scale=1.0)} for k in range(8)]
+    said = "--per-channel gives each output channel of a weight a scale of its own"
+
+    def made(backend: str, per_channel: bool | None = None) -> tuple[float, bool]:
+        options = Options(effort="fast", per_channel=per_channel)
+        result = onnxq.quantize(model, data, backend=backend, options=options)
+        assert result.verification is not None and result.verification.worst is not None
+        return result.verification.worst[1].sqnr, any(said in hint for hint in result.hints)
+
+    before, told = made("ppl")
+    after, again = made("ppl", per_channel=True)
+    assert before < 20 and told and not again
+    assert after > before + 6, "what it suggests helps"
+    assert not made("ppl", per_channel=False)[1], "asked for"
+    assert not made("vitis")[1], "it has no such scales"
+
+
 def test_a_poor_result_says_what_may_give_more() -> None:
     model, data = _loud()
     qnn = onnxq.quantize(model, data, backend="qnn")
