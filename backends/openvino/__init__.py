@@ -67,6 +67,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.openvino.biases import zero_biases
 from onnxq.backends.openvino.integers import FUNCTIONS, LARGEST, MOVES, POOLS
+from onnxq.backends.openvino.lacks import lacks
 from onnxq.backends.openvino.multiplied import (
     why_no_product,
     why_not_convolved,
@@ -238,6 +239,7 @@ BACKEND = Backend(
     has_whole=NEWEST,
     runtime_operators=True,
     refuses=_refuse,
+    lacks=lacks,
     rewrite=_rewrite,
     rewrite_opset=_rewrite_opset,
     overflows=products_overflow,

@@ -257,3 +257,18 @@ def test_what_reads_a_tensor_of_such_a_sum_stays_float(layer: str, quantized: li
     model = build(text, **{name: array for name, array in constants.items() if f"{name})" in text})  # type: ignore[arg-type]
     assert list(plan(model).quantized) == ["first", *quantized]
     assert "OpenVINO would compute 'sum' in integers, and wrongly" in reasons(model).values()
+
+
+def squeezed(rows: str, axes: str = "") -> onnx.ModelProto:
+    net = f"(float[{rows}, 8] x) => (float[{rows}] y) {{ a = MatMul (x, w) [s] s = Squeeze (a{axes}) y = Sigmoid (s) }}"
+    return build(net, w=normal(8, 1), last=np.array([1]))
+
+
+@pytest.mark.parametrize(("rows", "axes", "refused"), [("N", "", True), ("N", ", last", False), ("2", "", False)])
+def test_a_squeeze_that_leaves_an_unknown_number_of_axes_is_warned_of(rows: str, axes: str, refused: bool) -> None:
+    model = squeezed(rows, axes)
+    found = [f for f in onnxq.check(model, backend="openvino") if "names no axes" in f.what]
+    assert [finding.where for finding in found] == (["node 's' (Squeeze)"] if refused else [])
+    made = onnxq.quantize(model, feeds_for(model), backend="openvino", options=Options(effort="fast"))
+    assert made.verification is not None
+    assert any("names no axes" in said for said in made.verification.warnings) == refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,16 @@ def test_free_dimensions(form: str, static: bool, tmp_path: Path) -> None:
     assert not floating(seen)
     assert sum(line.startswith(MULTIPLY) for line in seen.integer) == 3
     assert equal_but_for_ties(infer(ir.to_proto(q.rendered()), feeds, optimize=False), seen) >= 2
+
+
+def test_a_squeeze_that_leaves_an_unknown_number_of_axes_is_refused(tmp_path: Path) -> None:
+    net = "(float[N, 8] x) => (float[N] y) {{ a = MatMul (x, w) s = Squeeze (a{axes}) y = Sigmoid (s) }}"
+    for axes in ("", ", last"):
+        model = build(net.format(axes=axes), w=normal(8, 1), last=np.array([1]))
+        feeds = feeds_for(model)
+        onnxq.quantize(model, feeds, backend="openvino", output=tmp_path / "q.onnx", options=Options(effort="fast"))
+        with pytest.raises(VerificationError, match="dynamic rank") if not axes else nullcontext():
+            examine(RUNTIME, tmp_path / "q.onnx", feeds)
 
 
 def test_verify_reads_both_formats(tmp_path: Path) -> None:
