@@ -120,7 +120,7 @@ class Backend:
             them quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
-            only the table and the user decide.
+            only the table, ``beside`` and the user decide.
         beside: where it does not mix, operators that are computed in float beside the integers in any case: what only
             moves values from inputs of the model or from one of them to one of them stays float.
         bodies: nodes inside of If, Loop and Scan may be quantized; else the artifact names tensors of the main graph

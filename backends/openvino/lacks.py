@@ -13,9 +13,6 @@ __all__ = ["lacks"]
 
 def lacks(model: ir.Model, options: Options) -> list[Finding]:
     """Nodes behind which it may not be known how many axes there are: OpenVINO 2026.4 compiles no such model."""
-    shapes = [value.shape for value in model.graph.inputs]
-    if all(shape is None or shape.is_static() for shape in shapes):
-        return []
     return warn_of_nodes(model, _said)
 
 

@@ -11,7 +11,8 @@ the result: it changes nothing. Known from documents only: what the compilers (v
 half up, ONNX rounds half to even, so a device may differ in a last bit.
 
 Where a Concat that no layer reads joins tensors too far apart for one scale (the boxes and scores of a detector), it
-stays float with all behind it: the processor beside the DPU computes that.
+stays float with all behind it: the processor beside the DPU computes that. So it does LSTM and GRU, and what only moves
+numbers from an input of the model or from one of them to one of them.
 """
 
 from __future__ import annotations

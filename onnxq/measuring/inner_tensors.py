@@ -31,6 +31,8 @@ from onnxq.measuring.rescaled import rescaled_apart
 __all__ = ["InnerTensors"]
 
 _GIVING = ("DequantizeLinear", "FakeQuantize", "NNIEQuantize")
+_FOLDED = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
+"""Operators that may be folded into the layer in front of them."""
 _USUAL = 40.0
 """dB that 8 bits give a well-behaved tensor; what is lost above is not counted as a drop."""
 
@@ -104,29 +106,17 @@ class InnerTensors:
         """Errors of all tensors that were computed, in graph order, with the dB lost at each."""
         found = {name: meter.result() for name, meter in self._meters.items()}
         found = {name: errors for name, errors in found.items() if errors.elements}
-        made_by, result = self._written_by(), []
+        living = _Living(self._models[1])
+        result = []
         for name, errors in found.items():
             node = self._producers[name].producer()
             before = [found[n].sqnr for n in self._before(node, found)] if node is not None else []
             drop = min([_USUAL, *before]) - errors.sqnr if node is not None else math.nan
             quantized = self._pairs[name] != name or name in self._quantized
-            maker = made_by.get(name, node)
+            maker = living.layer(node) if node is not None else None
             by, op = (maker.name or "", maker.op_type) if maker is not None else ("", "Input")
             result.append(TensorErrors(name, by, op, quantized, errors, drop))
         return tuple(result)
-
-    def _written_by(self) -> dict[str, ir.Node]:
-        """Tensor → the node of the float model that writes it in the quantized one, where that is another node.
-
-        A BatchNormalization that is folded into a Conv leaves it its output: what is lost there, the Conv has lost.
-        """
-        first, second = self._models
-        nodes = {node.name: node for node in all_nodes(first) if node.name}
-        result = {}
-        for value in (value for node in all_nodes(second) for value in node.outputs if value.name):
-            if (producer := value.producer()) is not None and producer.name in nodes:
-                result[str(value.name)] = nodes[producer.name]
-        return result
 
     def _before(self, node: ir.Node, found: Mapping[str, Errors]) -> list[str]:
         """The nearest compared tensors that a node is computed from."""
@@ -141,6 +131,28 @@ class InnerTensors:
             elif (producer := value.producer()) is not None:
                 stack += [v for v in producer.inputs if v is not None]
         return result
+
+
+class _Living:
+    """What of the float model is still there in the quantized one."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._tensors = {value.name for node in all_nodes(model) for value in node.outputs}
+        self._nodes = {(node.name, node.op_type.removeprefix("QLinear")) for node in all_nodes(model)}
+
+    def layer(self, node: ir.Node) -> ir.Node:
+        """The layer that a BatchNormalization, or arithmetic with constants, was folded into; else the node itself.
+
+        It leaves the layer its output: what is lost there, the layer's weights have lost.
+        """
+        found = node
+        while (found.name, found.op_type) not in self._nodes and found.op_type in _FOLDED:
+            data = [value for value in found.inputs if value is not None and not is_constant(value)]
+            before = data[0].producer() if len(data) == 1 and data[0].name not in self._tensors else None
+            if before is None:
+                return node
+            found = before
+        return found if (found.name, found.op_type) in self._nodes else node
 
 
 def _without_masks(expected: np.ndarray, got: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from onnxq.planning.weightless import ALREADY
 
 __all__ = ["cautions", "poor", "slow", "slower_than_float", "vague"]
 
-_HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_HEAVY = ("Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
 """What people quantize a model for."""
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
 _OF_DECODERS = (
@@ -139,7 +139,7 @@ def _main_reason(plan: Plan, options: Options) -> str:
 
 
 def _larger_than_given(plan: Plan, verification: Verification) -> Iterator[str]:
-    """That the file did not become smaller, which one whose weights came as integers cannot."""
+    """That the file did not become smaller; of a model that came quantized nothing is expected."""
     if verification.quantized_bytes > verification.float_bytes >= _LARGE and not _came_quantized(plan):
         before, after = bytes_text(verification.float_bytes), bytes_text(verification.quantized_bytes)
         than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"

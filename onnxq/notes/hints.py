@@ -20,7 +20,7 @@ from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
-from onnxq.spec import USUAL_BITS
+from onnxq.spec import USUAL_BITS, PerTensor
 
 __all__ = ["few_bits", "hints", "low"]
 
@@ -111,10 +111,16 @@ def low(
 
 def _one_scale(plan: Plan, target: Backend, options: Options) -> bool:
     """Whether weights have one scale each by the target's default alone, and could have one for each channel."""
-    if target.per_channel or options.per_channel is not None:
+    asked = (options.per_channel, *(change.per_channel for _, change in options.override))
+    if target.per_channel or any(wanted is not None for wanted in asked):
         return False
-    quantized = frozenset(plan.quantized.values())
-    return any(rule.op in quantized and rule.weight_axis is not None for rule in target.rules.values())
+    by_channel = {rule.op for rule in target.rules.values() if rule.weight_axis is not None}
+    return any(
+        site.role == "weight"
+        and isinstance(site.spec.granularity, PerTensor)
+        and any(plan.quantized.get(reader.node) in by_channel for reader in site.readers)
+        for site in plan.sites
+    )
 
 
 def _of_products(target: Backend, options: Options, recipe: Sequence[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping, Set
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
+from onnxq.graph.values import is_constant
 
 __all__ = ["between", "idle_relays"]
 
@@ -63,17 +64,23 @@ def _fed_in_integers(
     return found
 
 
-def between(idle: Mapping[ir.Node, str], operators: Set[str]) -> dict[ir.Node, str]:
+def between(idle: Mapping[ir.Node, str], operators: Set[str], large: int) -> dict[ir.Node, str]:
     """Of relays that are better left float, those that only some operators read, and that read only these.
 
     Args:
         idle: relays, with the reason.
-        operators: names of these operators. Inputs of the model are read as well, and constants.
+        operators: names of these operators. Inputs of the model are read as well, and small constants.
+        large: elements of a constant from which on it is better stored in integers, as a table that a Gather reads.
     """
-    kept = dict(idle)
+    kept = {node: why for node, why in idle.items() if not _reads_large(node, large)}
     while others := {node for node in kept if not _is_between(node, kept, operators)}:
         kept = {node: why for node, why in kept.items() if node not in others}
     return kept
+
+
+def _reads_large(node: ir.Node, large: int) -> bool:
+    constants = (value.const_value for value in node.inputs if value is not None and is_constant(value))
+    return any(constant is not None and constant.size >= large for constant in constants)
 
 
 def _is_between(node: ir.Node, relays: Container[ir.Node], operators: Set[str]) -> bool:

@@ -70,7 +70,9 @@ class RoundedWeight(LearnedWeight):
     Args:
         weight: of the float model, float32.
         qp: its numbers.
-        rounded: the weight on its grid, as it is rounded now; without it learning begins with the weight itself.
+        rounded: the weight on its grid, as it is rounded now: learning begins a quarter of the way from there to the
+            weight, and up and down are those beside that place, not beside the weight. Without it learning begins with
+            the weight itself.
         device: of torch.
     """
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import onnxq
-from tests.models import build, images, normal
+from tests.models import build, f32, images, normal
 
 
 def test_a_quantized_reference_is_read_behind_its_quantizers(tmp_path: Path) -> None:
@@ -26,20 +27,39 @@ def test_a_quantized_reference_is_read_behind_its_quantizers(tmp_path: Path) -> 
     assert "r" in inner and min(inner.values()) > 100
 
 
-def test_a_folded_normalization_is_blamed_on_the_layer_that_it_is_folded_into() -> None:
-    """Its Conv writes the tensor in the quantized model, and its Conv is what --exclude can name."""
+@pytest.mark.parametrize(
+    ("behind", "format", "bits"),
+    [(" r = Sigmoid (n)\n y = Conv (r, u)", "qdq", 4), ("", "qdq", 4), ("", "qoperator", 8)],
+)
+def test_a_folded_normalization_is_blamed_on_the_layer_that_it_is_folded_into(
+    behind: str, format: str, bits: int
+) -> None:
+    """The Conv leaves the other's output, and the Conv is what --exclude can name."""
     positive = np.abs(normal(8, seed=2)) + 0.5
+    given = "[conv] a = Conv (x, w)\n [norm] n = BatchNormalization (a, s, b, m, v)"
     model = build(
-        "(float[4, 3, 8, 8] x) => (float[4, 4, 8, 8] y) {"
-        " [conv] a = Conv (x, w)\n [norm] n = BatchNormalization (a, s, b, m, v)\n r = Sigmoid (n)\n y = Conv (r, u) }",
+        f"(float[4, 3, 8, 8] x) => (float[4, 8, 8, 8] {'y' if behind else 'n'}) {{ {given}\n{behind} }}",
         w=normal(8, 3, 1, 1),
-        u=normal(4, 8, 1, 1, seed=1),
+        u=normal(8, 8, 1, 1, seed=1),
         s=positive,
         b=positive,
         m=positive,
         v=positive,
     )
-    result = onnxq.quantize(model, images(4, 3, 8, 8), options=onnxq.Options(placement="all", weight_bits=4))
-    found = {tensor.tensor: tensor for tensor in onnxq.compare(model, result, images(4, 3, 8, 8)).tensors}
-    assert (found["n"].node, found["n"].op) == ("conv", "Conv")
-    assert found["n"].drop > 3
+    data = images(4, 3, 8, 8)
+    options = onnxq.Options(placement="all", weight_bits=bits, format=format)
+    result = onnxq.quantize(model, data, options=options)
+    (found,) = (tensor for tensor in onnxq.compare(model, result, data).tensors if tensor.tensor == "n")
+    assert (found.node, found.op) == ("conv", "Conv")
+    assert found.drop > 3 or bits == 8
+
+
+def test_what_is_left_out_is_not_blamed_on_a_node_that_has_its_number() -> None:
+    """Nodes without names are numbered file by file: the second Relu of one is the first of another."""
+    text = "(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) {{ a = Conv (x, w)\n {}\n y = Conv (r2, u) }}"
+    first, second = (
+        build(text.format(given), h=f32([0.5]), w=normal(8, 3, 1, 1), u=normal(4, 8, 1, 1, seed=1))
+        for given in ("r1 = Relu (a)\n s = Sub (r1, h)\n r2 = Relu (s)", "s = Sub (a, h)\n r2 = Relu (s)")
+    )
+    found = {tensor.tensor: tensor.node for tensor in onnxq.compare(first, second, images(1, 3, 8, 8)).tensors}
+    assert found["r2"] == "Relu_1"

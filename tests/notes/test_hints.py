@@ -175,8 +175,8 @@ def test_a_poor_result_is_told_of_scales_for_channels_where_the_target_has_them_
     data = [{"x": normal(1, 8, 6, 6, seed=k, scale=1.0)} for k in range(8)]
     said = "--per-channel gives each output channel of a weight a scale of its own"
 
-    def made(backend: str, per_channel: bool | None = None) -> tuple[float, bool]:
-        options = Options(effort="fast", per_channel=per_channel)
+    def made(backend: str, per_channel: bool | None = None, override: str = "") -> tuple[float, bool]:
+        options = Options(effort="fast", per_channel=per_channel, override=(override,) if override else ())
         result = onnxq.quantize(model, data, backend=backend, options=options)
         assert result.verification is not None and result.verification.worst is not None
         return result.verification.worst[1].sqnr, any(said in hint for hint in result.hints)
@@ -186,6 +186,7 @@ def test_a_poor_result_is_told_of_scales_for_channels_where_the_target_has_them_
     assert before < 20 and told and not again
     assert after > before + 6, "what it suggests helps"
     assert not made("ppl", per_channel=False)[1], "asked for"
+    assert not made("ppl", override="Conv=per_channel=false")[1], "asked for"
     assert not made("vitis")[1], "it has no such scales"
 
 

@@ -101,9 +101,26 @@ def test_of_movement_between_some_operators_only_that_is_left() -> None:
     }"""
     model = ir.from_proto(build(text, flat=np.array([4, 4])))
     moving = {node: "why" for node in model.graph if node.op_type in ("Reshape", "Transpose")}
-    assert [node.name for node in between(moving, {"Exp"})] == ["r", "t", "u"], "Neg reads v, nothing reads o"
-    assert [node.name for node in between(moving, {"Exp", "Neg"})] == ["r", "t", "u", "v"]
-    assert not between(moving, set())
+    assert [node.name for node in between(moving, {"Exp"}, 1024)] == ["r", "t", "u"], "Neg reads v, nothing reads o"
+    assert [node.name for node in between(moving, {"Exp", "Neg"}, 1024)] == ["r", "t", "u", "v"]
+    assert not between(moving, set(), 1024)
+
+
+@pytest.mark.parametrize("backend", ["qnn", "vitis"])
+def test_a_table_in_front_of_an_lstm_is_stored_in_integers(backend: str) -> None:
+    model = build(
+        """(float[7, 1, 8] x) => (float[14, 1, 4] y) {
+            [joined] t = Concat <axis = 0> (x, table)
+            l = LSTM <hidden_size = 4> (t, w, r)
+            [axes] y = Squeeze (l, front)
+        }""",
+        table=normal(7 * 64, 1, 8),
+        w=normal(1, 16, 8),
+        r=normal(1, 16, 4),
+        front=np.array([1]),
+    )
+    large = ir.serde.deserialize_model(model)
+    assert "joined" in make_plan(large, backend_named(backend)).quantized
 
 
 def relays(text: str, *, reads: bool) -> dict[str, str]:
