@@ -65,14 +65,15 @@ class LineReporter:
         start = last = self._clock()
         done = said = 0
 
-        def line() -> None:
+        def line(*, ended: bool = False) -> None:
             nonlocal said
             said = done
             seconds = self._clock() - start
             count = f"{done}/{total}" if total is not None and done != total else f"{done}"
             word = unit.removesuffix("s") if (total or done) == 1 else unit
             rate = f", {_rate(done / seconds)}" if seconds > 0.05 and done else ""
-            self._stream.write(f"{title}: {count} {word} in {seconds:.1f} s{rate}\n")
+            left = _left(seconds / done * (total - done)) if total is not None and done and not ended else ""
+            self._stream.write(f"{title}: {count} {word} in {seconds:.1f} s{rate}{left}\n")
             self._stream.flush()
 
         def advance(steps: int) -> None:
@@ -84,7 +85,7 @@ class LineReporter:
 
         yield advance
         if done != said:
-            line()
+            line(ended=True)
 
 
 class BarReporter:
@@ -125,6 +126,13 @@ class BarReporter:
 def _rate(speed: float) -> str:
     """Steps a second; what would be none of them as the seconds of each."""
     return f"{speed:.1f}/s" if speed >= 0.05 else f"{1 / speed:.0f} s each"
+
+
+def _left(seconds: float) -> str:
+    """How long it goes on at this rate, where that is a minute or more."""
+    if seconds < 60:
+        return ""
+    return f", about {seconds / 60:.0f} min left" if seconds < 5400 else f", about {seconds / 3600:.1f} h left"
 
 
 def make_reporter(*, quiet: bool = False, stream: TextIO | None = None) -> Reporter:

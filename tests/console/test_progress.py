@@ -52,7 +52,21 @@ def test_slow_steps_are_told_by_what_each_takes() -> None:
     with LineReporter(stream, every=10, clock=lambda: now[0]).phase("search", total=5, unit="groups") as advance:
         now[0] = 60.0
         advance(2)
-    assert stream.getvalue() == "search: 2/5 groups in 60.0 s, 30 s each\n"
+    assert stream.getvalue() == "search: 2/5 groups in 60.0 s, 30 s each, about 2 min left\n"
+
+
+def test_long_work_says_how_much_is_left_until_it_ends() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    with LineReporter(stream, every=10, clock=lambda: now[0]).phase("train", total=8000, unit="steps") as advance:
+        now[0] = 500.0
+        advance(250)
+        now[0] = 505.0
+        advance(260)
+    assert stream.getvalue().splitlines() == [
+        "train: 250/8000 steps in 500.0 s, 0.5/s, about 4.3 h left",
+        "train: 260/8000 steps in 505.0 s, 0.5/s",
+    ]
 
 
 def test_nothing_done_says_nothing() -> None:
