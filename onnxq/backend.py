@@ -120,8 +120,8 @@ class Backend:
             them quantized.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
-            only the table, ``beside`` and the user decide.
-        beside: where it does not mix, operators that are computed in float beside the integers in any case: what only
+            only the table, ``in_float`` and the user decide.
+        in_float: where it does not mix, operators that are computed in float beside integers in any case: what only
             moves values from inputs of the model or from one of them to one of them stays float.
         bodies: nodes inside of If, Loop and Scan may be quantized; else the artifact names tensors of the main graph
             alone.
@@ -200,7 +200,7 @@ class Backend:
     whole: frozenset[str] = frozenset(KINDS)
     by_cost: bool = False
     mixes: bool = True
-    beside: frozenset[str] = frozenset()
+    in_float: frozenset[str] = frozenset()
     bodies: bool = True
     float_tails: bool = False
     all_integers: bool = False

@@ -59,7 +59,7 @@ def _why_float(
     if asked.options.placement != "auto":
         return {}
     idle = idle_relays(free, decided.output, decided.absorbed, forced)
-    return idle if asked.backend.mixes else between(idle, asked.backend.beside, _LEAST_STORED)
+    return idle if asked.backend.mixes else between(idle, asked.backend.in_float, _LEAST_STORED)
 
 
 def _dearer(
