@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnxq import plugins
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen, run
+from onnxq.algorithms import reconstruct
 from onnxq.algorithms.channels.streams import quantized_streams
 from onnxq.calibration.roles import exchanged, spread
 from onnxq.calibration.statistics import KeptSample, Statistics
@@ -36,6 +37,8 @@ from onnxq.spec import USUAL_BITS, PerTensor
 
 __all__ = ["improve"]
 
+_LONGEST = 10.0
+"""Minutes that training may take where no limit is given."""
 _JUDGES = 32
 """Samples that judge at a time, at most."""
 
@@ -49,6 +52,10 @@ class _State:
     quantized: Quantized
     score: Score
     said: tuple[str, ...] = ()
+
+
+_Step = tuple[str, Callable[[_State], _State]]
+"""A name, and what it makes of a state."""
 
 
 def improve(first: Quantized, decider: Decider, until: float = math.inf) -> tuple[Quantized, list[str]]:
@@ -66,6 +73,9 @@ def improve(first: Quantized, decider: Decider, until: float = math.inf) -> tupl
     bench = _Bench(decider, Deadline(until))
     state = bench.of(decider.options.range, algorithms_of(decider.options), first)
     steps = _steps(first.plan, decider.model, state)
+    left_out: list[str] = []
+    if until == math.inf:
+        steps, left_out = _in_minutes(steps, decider)
     wrong = ", samples of another shape counted as wrong" if state.score.reshaped else ""
     notes = [f"{TRIED}default {state.score.worst:.1f} dB{wrong}"] if math.isfinite(state.score.worst) else []
     with decider.reporter.phase("find the best", total=len(steps), unit="steps") as advance:
@@ -75,7 +85,7 @@ def improve(first: Quantized, decider: Decider, until: float = math.inf) -> tupl
                 trial = bench.tried(step(state))
                 new, old = bench.compared(trial, state)
             except TimeIsUpError:
-                notes.append(f"{UNTRIED}{', '.join(name for name, _ in steps[done:])}")
+                notes.append(f"{UNTRIED}{', '.join(name for name, _ in steps[done:])}: the time was up")
                 break
             except OnnxqError as error:  # what there is must not be lost by it
                 notes.append(f"{TRIED}{name} failed: {error}")
@@ -91,7 +101,18 @@ def improve(first: Quantized, decider: Decider, until: float = math.inf) -> tupl
             bench.forget_all_but(state)
         else:
             advance(len(steps))
-    return state.quantized, [*notes, *state.said]
+    return state.quantized, [*notes, *left_out, *state.said]
+
+
+def _in_minutes(steps: Sequence[_Step], decider: Decider) -> tuple[list[_Step], list[str]]:
+    """Steps without training that would take longer than anyone expects who sets no limit, and that it is left out."""
+    minutes = reconstruct.seconds(decider.macs()) / 60
+    kept = [(name, step) for name, step in steps if name != reconstruct.NAME or minutes <= _LONGEST]
+    if len(kept) == len(steps):
+        return kept, []
+    length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    why = f"it would take about {length} on one thread; with --max-minutes it is tried"
+    return kept, [f"{UNTRIED}{reconstruct.NAME}: {why}"]
 
 
 @dataclass(eq=False)
@@ -189,7 +210,7 @@ def _cut_off(before: Quantized, after: Quantized, decider: Decider) -> str | Non
     return f"tensor {tensor!r} loses {lost:.1f} dB on all the data, which holds larger values than the samples compared"
 
 
-def _steps(plan: Plan, model: ir.Model, start: _State) -> list[tuple[str, Callable[[_State], _State]]]:
+def _steps(plan: Plan, model: ir.Model, start: _State) -> list[_Step]:
     """Names of steps and what they change, from those that the others build on to the last."""
     weights = [site.spec.bits for site in plan.sites if site.role == "weight"]
     installed = set(plugins.names("onnxq.algorithms"))
@@ -208,9 +229,7 @@ def _steps(plan: Plan, model: ir.Model, start: _State) -> list[tuple[str, Callab
         if _has_torch():
             rounding.append("reconstruct")
     ranges = ("minmax", "percentile:99.99", "entropy") if plan.observed() else ()  # else weights alone are integers
-    steps: list[tuple[str, Callable[[_State], _State]]] = [
-        (name, _with_range(name)) for name in ranges if name != start.range
-    ]
+    steps: list[_Step] = [(name, _with_range(name)) for name in ranges if name != start.range]
     steps += [(name, _in_front(name)) for name in in_front if name in installed]
     steps += [(name, _rounded_by(name, rounding)) for name in rounding if name.partition(":")[0] in installed]
     steps.append(("bias_correction:method=empirical", _with_empirical_bias))

@@ -14,8 +14,8 @@ __all__ = ["TRIED", "UNTRIED", "algorithms_of", "end_of", "improves", "learns", 
 
 TRIED = "best: "
 """How notes begin that say what effort ``best`` has tried."""
-UNTRIED = "best, the time was up before: "
-"""How the note begins that says what it has not."""
+UNTRIED = "best, not tried: "
+"""How notes begin that say what it has not, and why."""
 _VERIFIED = 32
 _LEARNED_FROM = 64
 _LEARNED_FROM_IN_FEW_BITS = 256

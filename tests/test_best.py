@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -14,6 +14,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.algorithms import reconstruct
 from onnxq.calibration.roles import to_learn_from
 from onnxq.calibration.statistics import KeptSample
 from onnxq.errors import ModelError, OptionError
@@ -314,9 +315,22 @@ def test_without_time_it_is_the_default_and_says_what_was_not_tried() -> None:
     assert best.recipe == ("minmax", "bias_correction")
     *_, untried = best.notes
     assert untried == (
-        "best, the time was up before: percentile:99.99, entropy, smoothquant, gptq, bias_correction:method=empirical"
+        "best, not tried: percentile:99.99, entropy, smoothquant, gptq, bias_correction:method=empirical: "
+        "the time was up"
     )
     assert not [note for note in best.notes if note.startswith("best: ") and "default" not in note]
+
+
+def test_training_of_hours_is_not_tried_unless_a_limit_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="the extra torch is not installed")
+    options = Options(placement="all", effort="best", weight_bits=4)
+    monkeypatch.setattr("onnxq.algorithms.reconstruct.seconds", lambda macs: 3 * 3600.0)
+    monkeypatch.setitem(cast(dict[str, object], reconstruct.PARAMETERS), "iterations", 5)
+    best = onnxq.quantize(net(), with_a_spike(32, 0), options=options)
+    said = "best, not tried: reconstruct: it would take about 3 hours on one thread; with --max-minutes it is tried"
+    assert said in best.notes and not [note for note in best.notes if note.startswith("best: reconstruct")]
+    limited = onnxq.quantize(net(), with_a_spike(32, 0), options=options, max_minutes=60)
+    assert said not in limited.notes and [note for note in limited.notes if note.startswith("best: reconstruct")]
 
 
 def test_when_the_time_is_up_within_a_step_the_best_before_it_is_kept(
@@ -336,7 +350,7 @@ def test_when_the_time_is_up_within_a_step_the_best_before_it_is_kept(
         net(), with_a_spike(64, 0), options=Options(placement="all", range="minmax", effort="best"), max_minutes=1
     )
     assert best.recipe == ("percentile:99.99", "bias_correction")
-    assert best.notes[-1] == "best, the time was up before: gptq, bias_correction:method=empirical"
+    assert best.notes[-1] == "best, not tried: gptq, bias_correction:method=empirical: the time was up"
     assert best.verification is not None and best.verification.samples
 
 

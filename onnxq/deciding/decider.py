@@ -127,11 +127,13 @@ class Decider:
         """The quantized model with what is known to stay float, by the algorithms that are quick alone."""
         return self._attempt(self._in_float)
 
+    def macs(self) -> int:
+        """Multiply-accumulates of the model for a typical sample."""
+        return sum(multiply_accumulates(node, self.sizes) for node in all_nodes(self.model))
+
     def extent(self) -> tuple[int, Sequence[KeptSample]]:
         """Measurements of a search, at most, and the samples for it, see :func:`onnxq.deciding.rescue.extent`."""
-        nodes = list(all_nodes(self.model))
-        macs = sum(multiply_accumulates(node, self.sizes) for node in nodes)
-        most, samples = extent(macs, self.statistics.samples, len(nodes))
+        most, samples = extent(self.macs(), self.statistics.samples, sum(1 for _ in all_nodes(self.model)))
         return most, telling(self.samples, samples, self.statistics)
 
     def costs(self, plan: Plan, *kinds: Kind) -> dict[str, float]:
