@@ -42,11 +42,12 @@ HELP: Mapping[str, str] = {
 
 _OF_A_MAC = 0.75e-9
 """Seconds of a multiply-accumulate of a sample in a step, forwards and back, on one thread (AVX-512, torch 2.13):
-.74e-9 in EfficientNet-Lite0 and a small transformer, .25 to .45e-9 in small convolutional nets."""
+.74e-9 in EfficientNet-Lite0 and a small ViT, .25 to .45e-9 in small convolutional nets, 4e-9 in a PatchTST, most of
+whose work is not in its weights."""
 
 
 def seconds(macs: int) -> float:
-    """About how long it takes with its defaults, on one thread: right to a factor of three.
+    """About how long it takes with its defaults, on one thread: right to a factor of three for convolutional nets.
 
     Args:
         macs: multiply-accumulates of the model for one sample.
