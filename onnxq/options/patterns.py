@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from onnxq.errors import OptionError
@@ -103,12 +105,13 @@ def match(patterns: Iterable[str], names: Names, *, option: str = "pattern") -> 
     Raises:
         OptionError: a pattern matches nothing; says the nearest names.
     """
+    index, of_kind = _Index(names), cache(lambda kind: _Index(_KINDS[kind](names)))
     result = []
     for pattern in patterns:
-        nodes, tensors = _named(pattern, names)
+        nodes, tensors = index.named(pattern)
         kind, _, name = pattern.partition(":")
         if not nodes and not tensors and kind in _KINDS and name:
-            nodes, tensors = _named(name, _KINDS[kind](names))
+            nodes, tensors = of_kind(kind).named(name)
         if not nodes and not tensors:
             former = (name for found in names.former.values() for name in found)
             known = dict.fromkeys((*names.nodes.values(), *names.nodes, *names.tensors, *former))
@@ -118,19 +121,29 @@ def match(patterns: Iterable[str], names: Names, *, option: str = "pattern") -> 
     return result
 
 
-def _named(pattern: str, names: Names) -> tuple[frozenset[str], frozenset[str]]:
-    """The nodes and tensors that a pattern names, as it stands or else as a wildcard."""
-    nodes = frozenset(n for n in names.nodes if pattern in names.of(n))
-    tensors = frozenset(t for t in names.tensors if t == pattern)
-    if nodes or tensors:
-        return nodes, tensors
-    wild = re.compile(translate(pattern)).match
-    return (
-        frozenset(n for n in names.nodes if any(map(wild, names.of(n)))),
-        frozenset(t for t in names.tensors if wild(t)),
-    )
+class _Index:
+    """Names, to be looked up by many patterns."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._answers: dict[str, list[str]] = {}
+        for node in names.nodes:
+            for name in set(names.of(node)):
+                self._answers.setdefault(name, []).append(node)
+        self._tensors = frozenset(names.tensors)
+
+    def named(self, pattern: str) -> tuple[frozenset[str], frozenset[str]]:
+        """The nodes and tensors that a pattern names, as it stands or else as a wildcard."""
+        nodes = frozenset(self._answers.get(pattern, ()))
+        tensors = self._tensors & {pattern}
+        if nodes or tensors or _WILD.isdisjoint(pattern):
+            return nodes, tensors
+        wild = re.compile(translate(pattern)).match
+        answering = (of for name, of in self._answers.items() if wild(name))
+        return frozenset(chain.from_iterable(answering)), frozenset(filter(wild, self._tensors))
 
 
+_WILD = frozenset("*?[")
 _KINDS: Mapping[str, Callable[[Names], Names]] = {
     "node": lambda names: Names(dict.fromkeys(names.nodes, ""), ()),
     "tensor": lambda names: Names({}, names.tensors),

@@ -57,7 +57,9 @@ class Selection:
     def __init__(self, model: ir.Model, nodes: Sequence[ir.Node], options: Options) -> None:
         self.excluded: dict[ir.Node, str] = {}
         self.included: set[ir.Node] | None = None
-        self._overrides: list[tuple[patterns.Match, Override]] = []
+        self._overrides: list[Override] = []
+        self._of_node: dict[str, list[int]] = {}
+        self._of_tensor: dict[str, list[int]] = {}
         if not (options.exclude or options.include or options.override):
             return
         names = patterns.names_of(model)
@@ -70,7 +72,10 @@ class Selection:
         for match, (_, change) in zip(found, options.override, strict=True):
             if change.float:
                 self._exclude(match, nodes)
-            self._overrides.append((match, change))
+            for known, of in ((self._of_node, match.nodes), (self._of_tensor, match.tensors)):
+                for name in of:
+                    known.setdefault(name, []).append(len(self._overrides))
+            self._overrides.append(change)
 
     def _exclude(self, match: patterns.Match, nodes: Sequence[ir.Node]) -> None:
         for node in nodes:
@@ -95,36 +100,35 @@ class Selection:
 
     def weight_bits(self, node: ir.Node, value: ir.Value) -> int | None:
         """The width that an override asks for of a node's weight; ``None`` where none does."""
-        found = (change.weight_bits for match, change in reversed(self._overrides) if _names(match, node, value))
+        found = (change.weight_bits for change in reversed(self._changes(node, value)))
         return next((bits for bits in found if bits is not None), None)
 
     def per_channel(self, default: bool, node: ir.Node, value: ir.Value) -> bool:
         """Whether a node's weight has a scale per channel."""
-        for match, change in self._overrides:
-            if change.per_channel is not None and _names(match, node, value):
+        for change in self._changes(node, value):
+            if change.per_channel is not None:
                 default = change.per_channel
         return default
 
     def weight_symmetric(self, default: bool | None, node: ir.Node, value: ir.Value) -> bool | None:
         """Whether a node's weight is symmetric; None where neither the options nor an override say so."""
-        for match, change in self._overrides:
-            if change.weight_symmetric is not None and _names(match, node, value):
+        for change in self._changes(node, value):
+            if change.weight_symmetric is not None:
                 default = change.weight_symmetric
         return default
 
     def activation(self, spec: QuantSpec, node: ir.Node, value: ir.Value) -> QuantSpec:
         """The spec of a tensor that a node reads or writes, with the overrides that match either."""
-        for match, change in self._overrides:
-            if _names(match, node, value):
-                if change.act_bits is not None:
-                    spec = replace(spec, bits=change.act_bits)
-                if change.range is not None:
-                    spec = replace(spec, range=change.range)
-                if change.symmetric is not None:
-                    spec = with_symmetry(spec, change.symmetric)
+        for change in self._changes(node, value):
+            if change.act_bits is not None:
+                spec = replace(spec, bits=change.act_bits)
+            if change.range is not None:
+                spec = replace(spec, range=change.range)
+            if change.symmetric is not None:
+                spec = with_symmetry(spec, change.symmetric)
         return spec
 
-
-def _names(match: patterns.Match, node: ir.Node, value: ir.Value) -> bool:
-    """Whether a pattern names the node, by its name or op type, or the tensor."""
-    return node.name in match.nodes or value.name in match.tensors
+    def _changes(self, node: ir.Node, value: ir.Value) -> list[Override]:
+        """The overrides whose pattern names the node, by its name or op type, or the tensor, in their order."""
+        found = {*self._of_node.get(node.name or "", ()), *self._of_tensor.get(value.name or "", ())}
+        return [self._overrides[index] for index in sorted(found)]
