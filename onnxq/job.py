@@ -22,6 +22,7 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
 from onnxq.deciding.sure_classes import told_by_classes
 from onnxq.deciding.turned import turned
+from onnxq.deciding.wide_activations import has_wide
 from onnxq.effort import algorithms_of, improves, turns
 from onnxq.errors import OptionError
 from onnxq.graph.values import filled_values
@@ -207,7 +208,8 @@ class Job:
 
     def _mends(self, options: Options) -> bool:
         """Whether a poor result is searched for a better one."""
-        if options.placement == "all" or options.effort == "fast" or not self.target.mixes:
+        able = self.target.mixes or has_wide(self.target)
+        if options.placement == "all" or options.effort == "fast" or not able:
             return False
         budget = any(choice.stage == "options" for choice in self.choices)  # of bits, which float layers would break
         return min(self.target.bits(options)) >= 8 and not budget
@@ -245,7 +247,7 @@ def _hints(found: _Found) -> tuple[str, ...]:
     advice += [*hints(model, quantized.plan, target, decider.sizes), *decider.hints]
     if options.effort != "best":  # which has tried it
         advice += few_bits(quantized.plan, quantized.qparams, quantized.recipe)
-    advice += low(model, quantized.plan, verification, target, options, decider.sizes, quantized.recipe)
+    advice += low(model, quantized.plan, verification, target, decider.options, decider.sizes, quantized.recipe)
     return tuple(advice)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -11,12 +11,13 @@ from onnxq.backend import Backend, Kind
 from onnxq.calibration.statistics import Statistics, TensorStatistics
 from onnxq.console.terminal import decibels, listed
 from onnxq.deciding.ties import concats_by_tie, own_qparams, sqnr_with
+from onnxq.deciding.wide_activations import has_wide, some_wide
 from onnxq.graph.traverse import all_nodes
-from onnxq.options import Options, Override
+from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
-from onnxq.spec import WIDE, WIDE_OPSET, Scheme
+from onnxq.spec import Scheme
 
 __all__ = ["LostBranch", "lost_branches", "said_of", "to_keep_float", "told", "with_wide_concats"]
 
@@ -138,15 +139,7 @@ def with_wide_concats(model: ir.Model, target: Backend, options: Options, lost: 
         options: what the user asked for; a width of activations among it is left as it is.
         lost: the branches.
     """
-    if options.act_bits is not None or not _has_wide(target):
-        return None
-    packed = target.format_named(options.format).integers
-    if packed and not target.wide_domain and model.opset_imports.get("", 0) < WIDE_OPSET:
-        return None
-    named = {pattern for pattern, _ in options.override}
-    concats = [f"node:{name}" for name in dict.fromkeys(branch.concat for branch in lost) if name not in named]
-    override = (*options.override, *((concat, Override(act_bits=WIDE)) for concat in concats))
-    return replace(options, override=override) if concats else None
+    return some_wide(model, target, options, (branch.concat for branch in lost))
 
 
 def told(model: ir.Model, plan: Plan, target: Backend, lost: Sequence[LostBranch]) -> Iterator[str]:
@@ -196,7 +189,7 @@ def _remedy(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) ->
             f"{target.name} has one scale for all that it joins; cut the model in front of it, so that these are "
             "outputs of their own (onnx.utils.extract_model)"
         )
-    finer = f", --override '{branch.concat}=act_bits=16' gives it finer steps" if _has_wide(target) else ""
+    finer = f", --override '{branch.concat}=act_bits=16' gives it finer steps" if has_wide(target) else ""
     return f"--exclude '{branch.concat}' leaves it float{finer}"
 
 
@@ -215,10 +208,6 @@ def _tail(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) -> d
         if rule is not None and node.name:
             found[node.name] = node.op_type, rule.kind
     return {} if {kind for _, kind in found.values()} & {Kind.COMPUTE, Kind.PRODUCT} else found
-
-
-def _has_wide(target: Backend) -> bool:
-    return WIDE in target.act_bits and target.activation.bits < WIDE
 
 
 def _too_wide(

@@ -155,6 +155,12 @@ class Decider:
         other.model = model
         return other
 
+    def asking(self, options: Options) -> Decider:
+        """This decider for other options of the same ranges."""
+        other = copy(self)
+        other.options, other._unusable = options, dict(self._unusable)
+        return other
+
     def store_wide(self, model: ir.Model, reasons: Mapping[str, str]) -> None:
         """Store weights of float layers in 16 bits; ``model``: the float model at an opset that has such integers."""
         before, after = (form.opset_imports.get("", 0) for form in (self.model, model))
@@ -183,8 +189,7 @@ class Decider:
 
         Where costs decide, a layer alone would stay float whose integers only pay beside those of its neighbours.
         """
-        other = copy(self)
-        other.options, other._unusable = replace(self.options, placement="compute"), dict(self._unusable)
+        other = self.asking(replace(self.options, placement="compute"))
         others = other.costs(other.without(()).plan, Kind.COMPUTE).keys() - layers
         other.keep_float(dict.fromkeys(others, ""))
         return other

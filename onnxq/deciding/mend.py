@@ -10,7 +10,8 @@ output):
 - Below 30 dB: weights that float layers store as integers take 16 bits, where 8 cost as much as that. So they do once
   more behind the steps below, where these have left less in integers, which hid what the weights cost.
 - Below 12 dB (:mod:`onnxq.deciding.rescue`): the layers to blame stay float; on a target without costs, other
-  arithmetic too.
+  arithmetic too. Where no float may stand in between, all activations take 16 bits if the target has them
+  (:mod:`onnxq.deciding.wide_activations`) and 3 dB come of it; it is the only step there.
 - Only weights are quantized, where that gains 3 dB and the result is of no use otherwise (below 10 dB), or hardly
   faster than float (:mod:`onnxq.deciding.saving`): below 18 dB, which blaming layers aims for, where integers save less
   than a fifth of the time with conversions left out, which is next to nothing once these are paid; below 40 dB, where
@@ -33,10 +34,19 @@ from collections.abc import Callable
 from onnxq.calibration.roles import samples_to_verify
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import FINE
-from onnxq.deciding.rescue import POOR, TARGET
+from onnxq.deciding.rescue import LEAST_GAIN, POOR, TARGET
 from onnxq.deciding.saving import saving
 from onnxq.deciding.sure_classes import sure_classes
-from onnxq.deciding.what_hurts import Raised, storable, to_relieve, to_rescue, to_widen, worst_kept, worst_level
+from onnxq.deciding.what_hurts import (
+    Raised,
+    storable,
+    to_relieve,
+    to_rescue,
+    to_widen,
+    worst_kept,
+    worst_level,
+)
+from onnxq.deciding.wide_activations import all_wide
 from onnxq.effort import learns
 from onnxq.graph.picking import PICKED_FROM
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
@@ -64,11 +74,13 @@ _LEAST_NET = 0.08
 """Of the time, that integers must save by the table, conversions paid, where they leave less than 40 dB. Five models of
 which they save 0.01 to 0.07 (face, iris and portrait nets of MediaPipe, O-Net) have 2 to 26 dB more with weights
 alone, and are 0.02 of the time slower to 0.07 faster; two of which they save 0.08 and 0.10 ran 0.09 faster by them."""
-_LEAST_GAIN = 3.0
-"""dB that a model whose weights alone are quantized must be better by: all the speed of integers is given up for it."""
 _HARDLY_BETTER = (
     "weights alone as integers would leave {:.1f} dB of the worst output in place of {:.1f}: not {:g} dB more, so "
     "layers compute in integers"
+)
+_WIDE = (
+    "activations have 16 bits: with 8, {:.1f} dB were left of what varies in the worst output; --act-bits 8 leaves it "
+    "at that"
 )
 _GIVEN_UP = (
     "layers stay float that would save about {:.0%} of the time in integers, since {:.1f} dB are too little of the "
@@ -103,6 +115,10 @@ def mend(
         return quantized, verification
     decider.notes += rows_said(chosen_rows(decider.model))
     mending = _Mending(decider, quantized, verification, verify)
+    if not decider.target.mixes:
+        mending.look_behind_softmax()
+        mending.compute_wide()
+        return mending.quantized, mending.verification
     mending.relieve()
     mending.widen(raised)
     mending.look_behind_softmax()
@@ -171,6 +187,18 @@ class _Mending:
             decider.keep_float(reasons, store=store)
             self._rescued = True
 
+    def compute_wide(self) -> None:
+        """What a target without float in between computes has 16 bits, where that is better."""
+        decider, before = self._decider, self._kept(self.verification)
+        wider = all_wide(decider.model, self.quantized.plan, decider.target, decider.options) if before < POOR else None
+        if wider is None:
+            return
+        result = decider.asking(wider).again().quantized
+        better = self._verify(result)
+        if self._kept(better) >= before + LEAST_GAIN:
+            decider.options, self.quantized, self.verification = wider, result, better
+            decider.hints.append(_WIDE.format(before))
+
     def store(self) -> None:
         """Only weights are quantized where the result is of no use otherwise, or hardly faster than float.
 
@@ -189,9 +217,9 @@ class _Mending:
         if stored.plan.quantized or self._lost(better, decider.options.min_sqnr):
             return
         now, then = self._kept(self.verification), self._kept(better)
-        if then < now + _LEAST_GAIN:
+        if then < now + LEAST_GAIN:
             if self._lost(self.verification, TARGET):
-                decider.hints.append(_HARDLY_BETTER.format(then, now, _LEAST_GAIN))
+                decider.hints.append(_HARDLY_BETTER.format(then, now, LEAST_GAIN))
             return
         saved = saving(decider.model, self.quantized.plan, decider.target, decider.sizes)
         if useless and math.isfinite(now) and saved.net >= _LEAST_NET:

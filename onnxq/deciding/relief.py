@@ -22,6 +22,9 @@ _LEAST_GAIN = 3.0
 """dB that an output must gain."""
 _MOST_LOST = 1.0
 """dB that another may lose."""
+_TOO_MUCH = 0.6
+"""Of the noise of all pieces: where as much is of those that are not found, the others cannot gain 3 dB. Half would do
+where it added up exactly."""
 _AUDIBLE = 0.1
 """Of the noise that stays, or of that of 40 dB, from which on a piece's own counts."""
 
@@ -65,7 +68,8 @@ def costly_in_integers(
         advance: told how many groups are done, none of them after each of the two measurements that come first.
         most: groups to measure, at most; neighbours are measured together where there are more pieces.
         cause: the reason that is given, ``{}`` standing for the output and its dB.
-        tied: pieces may share a scale.
+        tied: pieces may share a scale, so that what they do does not add up; else no more of them are measured once
+            those found cannot be enough.
 
     Returns:
         Node name → reason to keep it float; empty where no output would gain 3 dB, or another would lose 1 dB.
@@ -81,11 +85,16 @@ def costly_in_integers(
     advance(0)
     hurt = _gaining(now, best)
     found: dict[str, str] = {}
+    left = dict.fromkeys(hurt, 0.0)  # noise of what has been measured and not been found, a power ratio
     for done, group in enumerate(together if hurt else [], start=1):
         nodes = [name for first in group for name in by_first[first]]
         alone = now if len(nodes) == len(names) else measure(name for name in names if name not in nodes)
         if why := _what_it_costs(hurt, alone, best):
             found.update(dict.fromkeys(nodes, cause.format(why)))
+        elif not tied:
+            left = {name: noise + _noise(alone.get(name, -math.inf), best[name]) for name, noise in left.items()}
+            if all(noise > _TOO_MUCH * _noise(now[output], best[output]) for output, noise in left.items()):
+                return {}
         advance(done)
     if not hurt or len(found) == len(names) or (found and _gaining(now, measure(found))):
         return found
@@ -133,6 +142,11 @@ def _gaining(now: Mapping[str, float], then: Mapping[str, float]) -> list[str]:
     if not now.keys() <= then.keys() or any(then[name] < now[name] - _MOST_LOST for name in now if now[name] < FINE):
         return []
     return [name for name in now if now[name] < FINE and then[name] >= now[name] + _LEAST_GAIN]
+
+
+def _noise(sqnr: float, without: float) -> float:
+    """Noise over signal, a power ratio, beyond what there is without it; both given in dB of the signal."""
+    return max(10 ** (-sqnr / 10) - 10 ** (-without / 10), 0.0)
 
 
 def _added(sqnr: float, without: float) -> float:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 __all__ = [
     "FEW",
     "GROUPS",
+    "LEAST_GAIN",
     "POOR",
     "TARGET",
     "Blame",
@@ -37,8 +38,8 @@ _LARGEST_SHARE = 0.5
 """Largest share of the cost of the other layers to keep float."""
 _MOST = 10 ** (-_BROKEN / 10)
 _LEAST = 10 ** (-_QUIET / 10)
-_LEAST_GAIN = 3.0
-"""dB that keeping layers float must promise."""
+LEAST_GAIN = 3.0
+"""dB that must come of keeping layers float, of giving them more bits, or of giving all their speed up."""
 GROUPS = 40
 """Of layers to measure, at most."""
 _FEWEST = 8
@@ -158,7 +159,7 @@ def to_keep_float(records: Sequence[Blame], rest: float = 0.0) -> list[str]:
 
 def _gains(noise: float, before: float) -> bool:
     """Whether noise is so much less than before that layers may stay float for it."""
-    return math.isfinite(noise) and noise < before * 10 ** (-_LEAST_GAIN / 10)
+    return math.isfinite(noise) and noise < before * 10 ** (-LEAST_GAIN / 10)
 
 
 def _noise(records: Iterable[Blame]) -> float:

@@ -109,11 +109,11 @@ def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -
 def more_bits(result: Quantized, options: Options) -> list[str]:
     """The flag that gives all activations 16 bits, where the target has them, they are fewer, and no hint says so.
 
-    Where no activation is quantized it would change nothing.
+    Where no activation is quantized, or all have as many, it would change nothing.
     """
     target = result.backend
     wide = 16 in target.act_bits and target.bits(options)[1] < 16
-    wide = wide and any(site.role == "activation" for site in result.plan.sites)
+    wide = wide and any(site.role == "activation" and site.spec.bits < 16 for site in result.plan.sites)
     return [WIDE_ACTIVATIONS] if wide and not any(WIDE_ACTIVATIONS in hint for hint in result.hints) else []
 
 

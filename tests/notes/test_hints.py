@@ -192,7 +192,7 @@ def test_a_poor_result_is_told_of_scales_for_channels_where_the_target_has_them_
 
 def test_a_poor_result_says_what_may_give_more() -> None:
     model, data = _loud()
-    qnn = onnxq.quantize(model, data, backend="qnn")
+    qnn = onnxq.quantize(model, data, backend="qnn", options=Options(act_bits=8))
     smoothing = "--algorithm smoothquant --algorithm bias_correction moves outliers of what matrix products read"
     ways = ["--act-bits 16 gives activations finer steps", f"{smoothing} into their weights"]
     assert qnn.hints[-1].endswith("; ".join([*ways, "--effort best tries range methods and algorithms on it"]))

@@ -1,0 +1,103 @@
+"""Results of 8-bit activations that are of no use, on targets that have 16 and no float in between."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import onnxq
+from onnxq import Options
+from onnxq.plan import Site
+from tests.models import build, normal
+
+SAID = "activations have 16 bits"
+
+
+def lifted(function: str = "") -> onnx.ModelProto:
+    """What is added to numbers of about 4 is taken off again."""
+    text = """(float[8, 16] x, float[8, 1] lift) => (float[8, 8] y) {
+        [layer] a = MatMul (x, w)
+        [add] b = Add (a, lift)
+        [take] d = Sub (b, lift)
+        FUNCTION
+        [last] y = MatMul (LAST, v)
+    }"""
+    text = text.replace("FUNCTION", f"[function] e = {function} (d)" if function else "")
+    text = text.replace("LAST", "e" if function else "d")
+    return build(text, w=normal(16, 16), v=normal(16, 8, seed=1))
+
+
+def feeds(lift: float) -> list[dict[str, NDArray[np.float32]]]:
+    """Samples; with 8 bits the sum has steps of ``lift`` / 255."""
+    return [{"x": normal(8, 16, seed=n), "lift": np.abs(normal(8, 1, seed=100 + n, scale=lift))} for n in range(16)]
+
+
+def activations(q: onnxq.Quantized) -> list[Site]:
+    return [site for site in q.plan.sites if site.role == "activation"]
+
+
+def sqnr(q: onnxq.Quantized) -> float:
+    assert q.verification is not None
+    return min(errors.sqnr for errors in q.verification.outputs.values())
+
+
+@pytest.mark.parametrize("backend", ["qnn", "snpe"])
+def test_where_8_bits_leave_nothing_all_activations_have_16(backend: str) -> None:
+    model = lifted()
+    q = onnxq.quantize(model, feeds(2000.0), backend=backend)
+    assert {site.spec.bits for site in activations(q)} == {16}
+    assert {site.spec.bits for site in q.plan.sites if site.role == "weight"} == {8}
+    assert any(SAID in hint for hint in q.hints)
+    assert not any("--act-bits 16" in hint for hint in q.hints)
+    asked = onnxq.quantize(model, feeds(2000.0), backend=backend, options=Options(act_bits=8))
+    assert {site.spec.bits for site in activations(asked)} == {8}
+    assert sqnr(asked) < 12 < 25 < sqnr(q)
+
+
+@pytest.mark.parametrize("options", [Options(act_bits=8), Options(effort="fast"), Options(weight_bits=4)])
+def test_a_width_asked_for_and_effort_fast_leave_it_at_8_bits(options: Options) -> None:
+    model = lifted()
+    q = onnxq.quantize(model, feeds(2000.0), backend="qnn", options=options)
+    assert {site.spec.bits for site in activations(q)} == {8}
+    assert not any(SAID in hint for hint in q.hints)
+
+
+def test_a_good_result_keeps_8_bits() -> None:
+    model = lifted()
+    q = onnxq.quantize(model, feeds(0.5), backend="qnn")
+    assert {site.spec.bits for site in activations(q)} == {8}
+
+
+@pytest.mark.parametrize("backend", ["tengine", "vitis", "onnxruntime"])
+def test_no_other_target_takes_16_bits(backend: str) -> None:
+    model = lifted()
+    q = onnxq.quantize(model, feeds(2000.0), backend=backend)
+    assert {site.spec.bits for site in activations(q)} <= {8}
+
+
+def test_what_the_target_has_in_8_bits_alone_stays_in_integers() -> None:
+    model = lifted("PRelu")
+    node = next(node for node in model.graph.node if node.name == "function")
+    node.input.append("slope")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(16, 0.5, np.float32), "slope"))
+    q = onnxq.quantize(model, feeds(2000.0), backend="qnn")
+    assert "function" in q.plan.quantized
+    widths = {edge.node: site.spec.bits for site in activations(q) for edge in site.readers}
+    assert (widths["take"], widths["function"]) == (16, 8)
+
+
+def test_16_bits_that_gain_nothing_are_left() -> None:
+    """What is lost here is lost in weights: a row that nothing is fed to is ten thousand times the others."""
+    model = lifted()
+    weight = next(t for t in model.graph.initializer if t.name == "w")
+    values = normal(16, 16)
+    values[0] *= 1e4
+    weight.CopyFrom(onnx.numpy_helper.from_array(values, "w"))
+    samples = feeds(0.5)
+    for sample in samples:
+        sample["x"][:, 0] = 0.0
+    q = onnxq.quantize(model, samples, backend="qnn")
+    assert sqnr(q) < 12
+    assert {site.spec.bits for site in activations(q)} == {8}
