@@ -29,7 +29,7 @@ class Agreement:
         artifact: the ONNX model that was verified.
         format: how it was read: one of the target's formats, or ``"onnx"`` for a model with quantizers in it.
         runtime: name and version of the real runtime, ``None`` where there is none to install or none was asked.
-        compared: what the figures compare.
+        compared: what the figures compare; why there are none, where nothing was compared.
         simulated: no runtime computed: the figures say what quantization costs, not how two runtimes agree.
         outputs: output → error of one against the other; empty where the runtime only compiles.
         lsb: output → the largest difference in steps of its quantizer, for the outputs that have one; empty where

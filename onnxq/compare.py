@@ -31,6 +31,7 @@ from onnxq.measuring.chosen_rows import chosen_rows, matched
 from onnxq.measuring.comparison import Comparison, TensorErrors
 from onnxq.measuring.inner_tensors import InnerTensors
 from onnxq.measuring.metrics import ErrorMeter
+from onnxq.measuring.outputs import no_tensors
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.session import Session, open_anyhow
 from onnxq.prepare import Prepared
@@ -114,7 +115,8 @@ def compare(
     if usable.error is not None:
         raise usable.error
     outputs = {name: meter.result() for name, meter in meters.items()}
-    warnings += looker.warnings()
+    own = (str(value.name) for value in first.graph.outputs)
+    warnings += (*looker.warnings(), *no_tensors(own, outputs, "the float model"))
     if inner is None:
         return Comparison(count, outputs, warnings=warnings, backend=backend)
     between = inner.result()

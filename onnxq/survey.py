@@ -73,7 +73,7 @@ def make_probe(
         DataError: the samples have no float output.
     """
     if not any(values.dtype.kind == "f" for values in samples[0].outputs.values()):
-        hint = "Take what makes integers of the last float tensors (ArgMax, say) out of the model first"
+        hint = "Take what makes integers or a sequence of the last float tensors (ArgMax, say) out of the model first"
         raise DataError("no output of the model is float, so nothing can be measured", hint=hint)
     plan = decide(Decider(model, target, options, statistics, keep_float=keep_float)).plan
     correct = None

@@ -56,6 +56,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 TIMEOUT = 900.0
 """Seconds for a runtime, where nobody says."""
+_NOTHING = ("nothing: give data (--data)", "nothing: no output is a tensor")
+"""What was compared where no output was: without data, and with it."""
 _SAMPLES = 8
 
 
@@ -136,7 +138,7 @@ def verify(
         artifact=path,
         format=form,
         runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
-        compared=figures.compared,
+        compared=figures.compared if figures.outputs else _NOTHING[bool(feeds)],
         simulated=runtime is None or not runtime.runs,
         outputs={name: _of_samples(errors, indices) for name, errors in figures.outputs.items()},
         lsb=figures.lsb,

@@ -15,7 +15,7 @@ from onnxq.console.terminal import decibels, plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError
 from onnxq.measuring.final_check import failed
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.measuring.outputs import errors_of, worst_sqnr
+from onnxq.measuring.outputs import errors_of, no_tensors, worst_sqnr
 from onnxq.measuring.overflow import overflows
 from onnxq.measuring.random_inputs import on_random_inputs
 from onnxq.measuring.verification import SourceAgreement
@@ -75,7 +75,10 @@ def against_source(source: ir.Model, inside: Quantized, result: ir.Model, option
     if skipped:
         return replace(found, warnings=(f"{_APART}: {skipped}",))
     errors = errors_of(plain.run, samples) | _counted(plain, samples)
-    warnings = tuple(_judged(errors, samples, plain, inside, options))
+    told = no_tensors((str(value.name) for value in source.graph.outputs), errors, "the model given")
+    if not errors:
+        return replace(found, skipped="it gives no tensors", warnings=tuple(told))
+    warnings = (*told, *_judged(errors, samples, plain, inside, options))
     return replace(found, samples=len(samples), outputs=errors, warnings=warnings)
 
 

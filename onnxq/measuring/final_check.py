@@ -22,6 +22,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.chosen_rows import Rows, chosen_rows, matched
 from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors
+from onnxq.measuring.outputs import no_tensors
 from onnxq.measuring.overflow import Sample, overflows
 from onnxq.measuring.timing import Clock, clock_of, glance
 from onnxq.measuring.verification import OtherSize, Verification
@@ -201,8 +202,7 @@ def _worst_sqnr(
 
 def _warnings(outputs: Mapping[str, Errors], made: Sequence[str]) -> Iterator[str]:
     """What a user should know of the comparison, of all outputs that the result has."""
-    if others := [name for name in made if name not in outputs]:
-        yield f"not compared with the float model, being no tensors: {', '.join(map(repr, others))}"
+    yield from no_tensors(made, outputs, "the float model")
     yield from uncompared(outputs)
     for name, errors in outputs.items():
         if errors.median < _POOR <= errors.sqnr and errors.median < errors.sqnr - _SKEWED:

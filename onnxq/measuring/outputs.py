@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from onnxq.measuring.chosen_rows import Rows, matched
 from onnxq.measuring.metrics import ErrorMeter, Errors
 
-__all__ = ["NONE", "errors_of", "worst_output", "worst_sqnr"]
+__all__ = ["NONE", "errors_of", "no_tensors", "worst_output", "worst_sqnr"]
 
 
 NONE: Mapping[str, Rows] = MappingProxyType({})
@@ -25,6 +25,18 @@ def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
     """
     scored = [(name, errors) for name, errors in outputs.items() if not errors.reshaped and not math.isnan(errors.sqnr)]
     return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
+
+
+def no_tensors(names: Iterable[str], compared: Container[str], other: str) -> list[str]:
+    """What to say of outputs that were not compared, being sequences.
+
+    Args:
+        names: all outputs.
+        compared: those that were.
+        other: with what.
+    """
+    others = [name for name in names if name not in compared]
+    return [f"not compared with {other}, being no tensors: {', '.join(map(repr, others))}"] if others else []
 
 
 def errors_of(

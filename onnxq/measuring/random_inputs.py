@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,7 +42,8 @@ def on_random_inputs(
         inside: the float model and the numbers.
         run: gets a feed after the other; where a free dimension of it has a size that the model cannot run with, the
             first of the next size. Then with empty caches: the mask of a decoder's tokens is as long as its cache and
-            the new tokens together.
+            the new tokens together. At last all of that with zeros for integers of more than 8 bits, which are the only
+            places that there are in a graph of one node.
 
     Raises:
         OnnxqError: there are no random numbers for an input, or the model runs with no size of its free dimensions.
@@ -55,10 +57,12 @@ def on_random_inputs(
     sizes = [(size, frozenset[str]()) for size in (_SIZES if free else _SIZES[:1])]
     if caches := _of_caches(inputs):
         sizes += [(size, caches) for size in _SIZES]
-    for size, empty in sizes:
+    whole = [info.name for info in inputs if info.dtype.kind in "iu" and info.dtype.itemsize > 1]
+    for zero, (size, empty) in product((False, True) if whole else (False,), sizes):
         found: list[tuple[Mapping[str, NDArray[Any]], Result]] = []
         try:
             for feeds in random_inputs(inside.model, ranges, size, _SAMPLES, empty):
+                feeds.update({name: np.zeros_like(feeds[name]) for name in whole if zero})
                 start = time.perf_counter()
                 found.append((feeds, run(feeds)))
                 if time.perf_counter() - start > _SECONDS:

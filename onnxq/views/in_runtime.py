@@ -37,7 +37,7 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
     else:
         rows += labelled("agreement", [*texts, *counted])
         rows += labelled("against float", _lost(found))
-    rows.append(("compared", found.compared if found.outputs else "nothing: give --data"))
+    rows.append(("compared", found.compared))
     if found.speedup is not None:
         rows.append(("speed", f"{pace(found.speedup)}, one thread of this machine{found.timed and '; '}{found.timed}"))
     rows += labelled("layers", _layers(found.layers, verbose))

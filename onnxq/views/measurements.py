@@ -91,7 +91,8 @@ def comparison(screen: Screen, made: Comparison, *, everything: bool) -> None:
     shown = worst_outputs(scored, everything=everything)
     left = len(scored) - len(shown)
     counted = {name: errors for name, errors in made.outputs.items() if is_counted(errors)}
-    _errors_table(screen, "output", {**shown, **counted} if left else made.outputs)
+    if made.outputs:
+        _errors_table(screen, "output", {**shown, **counted} if left else made.outputs)
     more_line(screen, left)
     drops = made.largest_drops(8)
     if drops:

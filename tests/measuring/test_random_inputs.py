@@ -69,3 +69,25 @@ def test_a_decoder_runs_with_an_empty_cache() -> None:
     checked = onnxq.deploy(ir.serde.serialize_model(made), backend="tensorrt").verification
     assert checked is not None and checked.against_source is not None
     assert checked.against_source.samples == 3 and not checked.against_source.skipped
+
+
+def test_places_in_a_graph_are_those_that_it_has() -> None:
+    """A graph of as many nodes as the first axis, which is 1: an edge between others than the first is none."""
+    text = """(float[N, 8] x, int64[E] ends) => (float[N, 8] y) {
+        at = Gather (x, ends)
+        sent = MatMul (at, w)
+        none = Sub (x, x)
+        there = Unsqueeze (ends, one)
+        got = ScatterND <reduction = "add"> (none, there, sent)
+        both = Add (x, got)
+        y = MatMul (both, w)
+    }"""
+    model = build(text, opset=18, w=normal(8, 8), one=np.array([1]))
+    random = np.random.default_rng(0)
+    feeds = [
+        {"x": random.normal(size=(5, 8)).astype(np.float32), "ends": random.integers(0, 5, (9,))} for _ in range(4)
+    ]
+    made = onnxq.quantize(model, feeds, backend="openvino").rendered()
+    checked = onnxq.deploy(ir.serde.serialize_model(made), backend="openvino").verification
+    assert checked is not None and checked.against_source is not None
+    assert checked.against_source.samples == 3 and not checked.against_source.skipped
