@@ -24,7 +24,7 @@ from onnxq.measuring.metrics import sqnr
 from onnxq.ort.session import Session
 from tests import pairs
 from tests.installed import needs
-from tests.models import build, feeds_for, images, normal
+from tests.models import build, f32, feeds_for, images, normal
 from tests.targets import BY_RUNTIMES, residual
 
 
@@ -412,3 +412,29 @@ def test_data_that_holds_no_numbers_compares_nothing() -> None:
     with pytest.raises(DataError, match="no sample can be used: each holds NaN or infinity"):
         onnxq.compare(model, model, [empty, empty])
     assert onnxq.compare(model, model, [empty, numbers]).outputs["y"].skipped == 4
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "y = Mul (a, g)",
+        "r = Reshape (a, four) y = Mul (r, half)",
+        "r = Reshape (a, four) t = Transpose <perm = [0, 2, 1, 3]> (r) y = Mul (t, half)",
+    ],
+    ids=["channels", "reshaped", "heads"],
+)
+def test_a_factor_folded_into_a_layer_is_no_loss_of_what_was_between(behind: str) -> None:
+    """The product and its heads are scaled in the result: they are other tensors than those of the float model."""
+    shape = "[2, 5, 16]" if behind == "y = Mul (a, g)" else "[2, 5, 4, 4]" if "t =" not in behind else "[2, 4, 5, 4]"
+    model = build(
+        f"(float[2, 5, 16] x) => (float{shape} y) {{ p = MatMul (x, w) a = Add (p, b) {behind} }}",
+        w=normal(16, 16, scale=1.0),
+        b=normal(16, seed=1),
+        g=f32([0.5] * 8 + [0.25] * 8),
+        half=f32(0.5),
+        four=np.array([2, 5, 4, 4]),
+    )
+    data = [{"x": normal(2, 5, 16, seed=k)} for k in range(8)]
+    made = onnxq.quantize(model, data, options=Options(placement="all"), backend="openvino")
+    found = compare(model, made.rendered(), data)
+    assert found.tensors and min(t.errors.sqnr for t in found.tensors) > 30

@@ -17,7 +17,8 @@ def fold_into_previous(layer: Layer, node: ir.Node, scale: Channels, shift: Chan
     """Lets ``layer`` compute ``scale * y + shift`` in place of y, and removes ``node``, which did it.
 
     In float64, rounded once: W' = scale W, b' = scale b + shift. Weights that others read too are copied. The layer's
-    output gets the name of the node's. A MatMul without bias gets an Add where the shift is not zero.
+    output gets the name of the node's, a product before its bias a new one where it is scaled. A MatMul without bias
+    gets an Add where the shift is not zero.
 
     Args:
         layer: what makes the node's data input.
@@ -49,6 +50,9 @@ def fold_into_previous(layer: Layer, node: ir.Node, scale: Channels, shift: Chan
     base = layer.node.name or "layer"
     if weight is not None:
         replace_constant(layer.node, 1, weight, namer, f"{base}_weight", dtype)
+        if layer.add is not None or (shifting and layer.node.op_type == "MatMul"):
+            product = layer.node.outputs[0]
+            product.name = namer.fresh(f"{product.name}_product")  # it holds other numbers than the one that all know
     if shifting or old_bias is not None:
         if layer.node.op_type != "MatMul":
             replace_constant(layer.node, 2, bias, namer, f"{base}_bias", dtype)
