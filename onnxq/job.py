@@ -35,6 +35,7 @@ from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
 from onnxq.notes.lacking import lacking
 from onnxq.notes.reduced import reduced
+from onnxq.notes.tables import unpacked_whole
 from onnxq.notes.unmet import unmet
 from onnxq.options import Options
 from onnxq.planning.one_way import require_one_way
@@ -235,7 +236,8 @@ def _warnings(found: _Found, prepared: Sequence[str], fitted: ir.Model, form: Fo
     told += [*lacking(fitted, target, options), *unmet(draft.model, quantized.plan, target, options)]
     packed = not form.simulated and form is not FAKE_QUANTIZE
     compare = compare_command(target, options.format)
-    told += cautions(quantized.plan, verification, options, statistics, packed=packed, compare=compare)
+    whole = unpacked_whole(quantized.model, quantized.plan.stored)
+    told += cautions(quantized.plan, verification, options, statistics, packed=packed, whole=whole, compare=compare)
     return told
 
 

@@ -16,6 +16,7 @@ from onnxq.graph.values import (
     is_constant,
     is_stored,
     only_reader,
+    reads_as_much,
     remove_nodes,
     replace_nodes,
     set_constant,
@@ -35,7 +36,7 @@ _WIDENED = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.U
 
 
 def unpack_late(model: ir.Model) -> None:
-    """Gather rows of a stored table as integers and unpack only those.
+    """Gather rows of a stored table as integers and unpack only those, where they are fewer numbers than the table has.
 
     With a scale for each column they are unpacked by Cast and Mul: a DequantizeLinear of several scales takes
     onnxruntime 1.31 four times as long as reading float rows, and is doubled where data movement follows it. Where the
@@ -68,7 +69,7 @@ def _unpack_rows(node: ir.Node, unpack: ir.Node, namer: Namer) -> bool:
     rank = len(indices.shape) if indices is not None and indices.shape is not None else None
     if node.attributes.get_int("axis", 0) != 0 or stored is None or stored.dtype is None:
         return False
-    if not isinstance(node.graph, ir.Graph) or _packed_again(rows, unpack):
+    if not isinstance(node.graph, ir.Graph) or _packed_again(rows, unpack) or reads_as_much(rows, stored):
         return False
     several = unpack.inputs[1] is not None and bool(unpack.inputs[1].shape)
     plain = unpack.attributes.get_int("axis", 1) == 1 and unpack.attributes.get_int("block_size", 0) <= 0
@@ -180,7 +181,7 @@ def unpack_at_load(model: ir.Model, plan: Plan) -> None:
     namer, opset = Namer(model), model.opset_imports.get("", 0)
     unpacked: dict[ir.Value, ir.Value] = {}
     for node in list(all_nodes(model)):
-        if not (node.name in plan.stored or has_float_data(node)) or node.op_type == "Gather":
+        if not (node.name in plan.stored or has_float_data(node)) or _takes_few(node):
             continue
         for position, value in enumerate(node.inputs):
             dq = value.producer() if value is not None else None
@@ -193,6 +194,12 @@ def unpack_at_load(model: ir.Model, plan: Plan) -> None:
             if not value.uses() and not value.is_graph_output():
                 remove_nodes([dq])
     remove_dead(model)
+
+
+def _takes_few(node: ir.Node) -> bool:
+    """Whether it is a Gather of fewer numbers than its table has, which are unpacked as they are read."""
+    table = node.inputs[0] if node.op_type == "Gather" else None
+    return table is not None and not reads_as_much(node.outputs[0], table)
 
 
 def _cast_and_scale(dq: ir.Node, namer: Namer, opset: int) -> ir.Value | None:

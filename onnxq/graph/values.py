@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "is_filled",
     "is_stored",
     "only_reader",
+    "reads_as_much",
     "remove_nodes",
     "rename_output",
     "replace_by_constant",
@@ -158,6 +160,17 @@ def only_reader(value: ir.Value) -> ir.Node | None:
     if len(uses) != 1 or value.is_graph_output():
         return None
     return next(iter(uses)).node
+
+
+def reads_as_much(rows: ir.Value, table: ir.Value) -> bool:
+    """Whether at least as many numbers are picked as there are to pick from, by shapes that are known.
+
+    Args:
+        rows: what a Gather gives.
+        table: what it reads.
+    """
+    sizes = [math.prod(shape) for shape in map(static_shape, (rows, table)) if shape is not None]
+    return len(sizes) == len((rows, table)) and sizes[0] >= sizes[1] > 0
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.roles import few, samples_to_verify
@@ -56,6 +56,7 @@ def cautions(
     statistics: Statistics,
     *,
     packed: bool = True,
+    whole: Container[str] = (),
     compare: str = COMPARE,
 ) -> Iterator[str]:
     """Warnings of a result, as sentences.
@@ -66,12 +67,14 @@ def cautions(
         options: the floor.
         statistics: of the calibration data.
         packed: weights are stored as integers; else the artifact is as large as the float model by design.
+        whole: nodes whose table is not unpacked row by row, see :mod:`onnxq.notes.tables`.
         compare: the command that compares the artifact with the float model, see :mod:`onnxq.notes.commands`.
     """
     verified = samples_to_verify(statistics.kept, learns(options))
     yield from _little_tried(verified, verification, statistics, compare)
     yield from _little_quantized(plan, options)
-    yield from slower_than_float(plan.quantized, plan.stored, verification, options.placement)
+    late = {name: op for name, op in plan.stored.items() if name not in whole}
+    yield from slower_than_float(plan.quantized, late, verification, options.placement)
     if packed:
         yield from _larger_than_given(plan, verification)
     yield from _next_to_nothing(verified, verification, statistics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxq import plugins
@@ -12,6 +12,7 @@ from onnxq.console.terminal import Screen, bytes_text, counts, decibels, pace, p
 from onnxq.effort import TRIED, UNTRIED
 from onnxq.measuring.joined import hidden
 from onnxq.measuring.verification import OtherSize, SourceAgreement, Verification
+from onnxq.notes.tables import unpacked_whole
 from onnxq.quantized import Quantized
 from onnxq.views.parts import (
     accuracy_text,
@@ -55,7 +56,7 @@ def quantized(
     rows += [("tried", note.removeprefix(TRIED)) for note in result.notes if note.startswith(TRIED)]
     rows += [("not tried", note.removeprefix(UNTRIED)) for note in result.notes if note.startswith(UNTRIED)]
     if plan.stored:
-        rows.append(("weights", _stored(plan.stored)))
+        rows.append(("weights", _stored(plan.stored, unpacked_whole(result.model, plan.stored))))
     rows += kept_rows(plan.kept_float, verbose)
     if check is not None:
         rows += _check_rows(screen, result, check, verbose)
@@ -119,10 +120,10 @@ def _hidden_texts(check: Verification) -> Iterator[str]:
             yield f"{worst[0]}{whole}: {decibels(worst[1].sqnr)}, hidden by the rest of that output"
 
 
-def _stored(stored: Mapping[str, str]) -> str:
+def _stored(stored: Mapping[str, str], whole: Container[str] = ()) -> str:
     """Which weights are stored as integers, and when they become float."""
-    rows = [op for op in stored.values() if op == "Gather"]
-    others = [op for op in stored.values() if op != "Gather"]
+    rows = [op for name, op in stored.items() if op == "Gather" and name not in whole]
+    others = [op for name, op in stored.items() if op != "Gather" or name in whole]
     parts = [f"unpacked to float at load: {counts(others)}"] if others else []
     parts += [f"unpacked row by row as they are read: {counts(rows)}"] if rows else []
     return f"stored as integers, {'; '.join(parts)}"

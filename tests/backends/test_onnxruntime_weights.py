@@ -248,3 +248,31 @@ def test_zero_points_of_wider_weights_are_refused() -> None:
     q = onnxq.quantize(_one_sided(), images(2, 16, 12, 12), options=options)
     assert q.verification is not None and q.qparams["w"].spec.symmetric and not q.qparams["d"].spec.symmetric
     assert any("the weights of 1 Conv have no zero points" in warning for warning in q.verification.warnings)
+
+
+@pytest.mark.parametrize(("picked", "late"), [(3, True), (16, False)], ids=["few", "as many as there are"])
+def test_tables_read_whole_are_unpacked_when_the_model_loads(
+    picked: int, late: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of four experts, matrices for more tokens than there are: each of them would be unpacked several times a run."""
+    text = f"""(float[{picked}, 1, 64] x, int64[{picked}] expert) => (float[{picked}, 1, 64] y) {{
+        w = Gather (t, expert)
+        p = MatMul (x, w)
+        y = Neg (p)
+    }}"""
+    onnx.save(build(text, t=normal(4, 64, 64)), tmp_path / "m.onnx")
+    rng = np.random.default_rng(0)
+    (tmp_path / "d").mkdir()
+    for k in range(4):
+        x = rng.standard_normal((picked, 1, 64)).astype(np.float32)
+        np.savez(tmp_path / "d" / f"{k}.npz", x=x, expert=rng.integers(0, 4, picked))
+    path = tmp_path / "q.onnx"
+    assert main(["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d"), "-o", str(path)]) == 0
+    said = "row by row as they are read: 1 Gather" if late else "unpacked to float at load: 1 Gather"
+    assert said in capsys.readouterr().out
+    made = onnx.load(path)
+    gather = next(node for node in made.graph.node if node.op_type == "Gather")
+    types = {t.name: t.data_type for t in made.graph.initializer}
+    assert (types.get(gather.input[0]) == onnx.TensorProto.INT8) == late
+    assert path.stat().st_size < 0.4 * (tmp_path / "m.onnx").stat().st_size
+    assert ("DequantizeLinear" in optimized(path)) == late, "constants are unpacked by the time it runs"
