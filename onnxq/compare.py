@@ -17,6 +17,7 @@ from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
 from onnxq.calibration.usable import Usable
 from onnxq.checks.data import Looker
+from onnxq.checks.randomness import two_draws
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import counts, listed, plural
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
@@ -116,7 +117,8 @@ def compare(
         raise usable.error
     outputs = {name: meter.result() for name, meter in meters.items()}
     own = (str(value.name) for value in first.graph.outputs)
-    warnings += (*looker.warnings(), *no_tensors(own, outputs, "the float model"))
+    doubts = (*two_draws(first), *looker.warnings())
+    warnings += (*doubts, *no_tensors(own, outputs, "the float model"))
     if inner is None:
         return Comparison(count, outputs, warnings=warnings, backend=backend)
     between = inner.result()

@@ -24,6 +24,7 @@ from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
 from onnxq.calibration.usable import Usable
 from onnxq.checks.data import Looker
+from onnxq.checks.randomness import two_draws
 from onnxq.console.progress import Reporter, Silent
 from onnxq.deploying.unsigned_weights import overflowing, overflowing_weights
 from onnxq.errors import OptionError
@@ -122,7 +123,7 @@ def verify(
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
-    of_data = _remarks_on(quantized.model, feeds, floats, indices)
+    doubts = _remarks_on(quantized.model, feeds, floats, indices)
     told = _but(by.outputs, simulated)
     if runtime is not None and runtime.runs:
         figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), told, floats, steps_of(quantized))
@@ -147,7 +148,7 @@ def verify(
         floating=seen.floating,
         speedup=seen.times[0] / seen.times[1] if seen.times is not None else None,
         timed=seen.timed,
-        remarks=(*of_data, *seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
+        remarks=(*doubts, *seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
         tensors=len(quantized.qparams),
         layers=by_layer,
         layers_missing=missing,
@@ -169,7 +170,7 @@ def _taken(
 def _remarks_on(
     model: ir.Model, feeds: Sequence[Arrays], floats: Sequence[Arrays], indices: Sequence[int]
 ) -> tuple[str, ...]:
-    """What makes samples doubtful to a float model, by their places in the data.
+    """What makes figures of a float model doubtful: random numbers in it, and samples, by their places in the data.
 
     Raises:
         DataError: none of them can be used.
@@ -180,7 +181,7 @@ def _remarks_on(
         usable.look(feed, made, index)
     if usable.error is not None:
         raise usable.error
-    return looker.warnings()
+    return (*two_draws(model), *looker.warnings())
 
 
 def _of_samples(errors: Errors, indices: Sequence[int]) -> Errors:

@@ -438,3 +438,15 @@ def test_a_factor_folded_into_a_layer_is_no_loss_of_what_was_between(behind: str
     made = onnxq.quantize(model, data, options=Options(placement="all"), backend="openvino")
     found = compare(model, made.rendered(), data)
     assert found.tensors and min(t.errors.sqnr for t in found.tensors) > 30
+
+
+def test_a_model_that_draws_numbers_is_said_to_be_two_draws(tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 4, 64] x) => (float[1, 4, 64] y) { n = RandomNormalLike (x) s = Add (x, n) y = MatMul (s, w) }",
+        w=normal(64, 64, scale=1.0),
+    )
+    data = [{"x": normal(1, 4, 64, seed=k)} for k in range(8)]
+    onnxq.quantize(model, data, output=tmp_path / "q.onnx", backend="openvino")
+    (said,) = (text for text in compare(model, tmp_path / "q.onnx", data).warnings if "random" in text)
+    assert said.startswith("1 RandomNormalLike draws random numbers")
+    assert said in onnxq.verify(tmp_path / "q.onnx", data, backend="openvino", simulation=True).remarks

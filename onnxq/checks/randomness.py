@@ -9,7 +9,7 @@ from onnxq.console.terminal import counts, plural
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 
-__all__ = ["check_random", "is_random"]
+__all__ = ["check_random", "is_random", "two_draws"]
 
 _DRAWS = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -40,6 +40,11 @@ def check_random(model: ir.Model) -> list[Finding]:
         what = f"{counts(draws)} {'draws' if len(draws) == 1 else 'draw'} random numbers: {_FIGURES}"
         found.append(Finding("warning", "model", what, "Make them an input, so that both models get the same."))
     return found
+
+
+def two_draws(model: ir.Model) -> tuple[str, ...]:
+    """What :func:`check_random` finds, as sentences."""
+    return tuple(f"{found.what}. {found.hint.rstrip('.')}" for found in check_random(model))
 
 
 def is_random(model: ir.Model) -> bool:
