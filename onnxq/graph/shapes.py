@@ -24,9 +24,9 @@ def infer_shapes(model: ir.Model) -> list[Note]:
     """Gives every value the type and shape that follow from the inputs and the operators.
 
     What the file itself says about inner tensors of standard operators is not believed, since edited models are often
-    stale there: it is only kept where inference finds nothing. Graph inputs and outputs keep theirs; an output that
-    the file gives no shape gets the inferred one, and so does one whose declared shape contradicts it. An STFT is told
-    its default where it says nothing.
+    stale there: it is only kept where inference finds nothing. Nor is an empty size of what a Loop carries. Graph
+    inputs and outputs keep theirs; an output that the file gives no shape gets the inferred one, and so does one whose
+    declared shape contradicts it. An STFT is told its default where it says nothing.
 
     Args:
         model: changed in place. Names must be unique over the model.
@@ -146,7 +146,18 @@ def _forget(graph: onnx.GraphProto) -> None:
         del current.value_info[:]
         current.value_info.extend(kept)
         for node in current.node:
-            stack += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+            bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+            if node.op_type == "Loop" and node.domain in STANDARD:
+                _free_empty(bodies[0])
+            stack += bodies
+
+
+def _free_empty(body: onnx.GraphProto) -> None:
+    """Drops the sizes of nothing of what a Loop carries: an exporter says them of a list that the Loop fills."""
+    for info in body.input[2:]:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and not dim.dim_value:
+                dim.Clear()
 
 
 def forget_shapes(model: ir.Model) -> None:

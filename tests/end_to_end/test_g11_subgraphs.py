@@ -203,3 +203,24 @@ def test_function_called_in_a_branch() -> None:
 def test_if_under_the_default_placement() -> None:
     model = g11.branch_model(f"[a] t = {g11.CONV} (h, v)", "e = Identity (h)", v=normal(4, 4, 3, 3, seed=1))
     quantize_checked(model, g11.choosing(images(1, 3, 8, 8)), Options(), least=None)
+
+
+def test_a_list_that_a_loop_fills_is_not_empty_inside() -> None:
+    """torch's exporter declares what the Loop carries as it begins: of no rows. onnxruntime runs it all the same."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        list (float[1, 8] x, int64 times) => (float[rows, 8] y) {
+            none = Constant <value = float[0, 8] {}> ()
+            go = Constant <value = bool {1}> ()
+            h = MatMul (x, w)
+            y = Loop <body = body (int64 step, bool on, float[0, 8] rows_so_far) => (bool on_, float[n, 8] more) {
+                on_ = Identity (on)
+                r = Relu (h)
+                more = Concat <axis = 0> (rows_so_far, r)
+            }> (times, go, none)
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(normal(8, 8, scale=1.0), "w"))
+    feeds = [{"x": feed["x"], "times": np.array(3, np.int64)} for feed in images(1, 8)]
+    result = quantize_checked(model, feeds)
+    assert result.quantized.plan.quantized, "what stands before the Loop at least"
