@@ -147,8 +147,8 @@ def _forget(graph: onnx.GraphProto) -> None:
         current.value_info.extend(kept)
         for node in current.node:
             bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-            if node.op_type == "Loop" and node.domain in STANDARD:
-                _free_empty(bodies[0])
+            for body in bodies if node.op_type == "Loop" and node.domain in STANDARD else ():
+                _free_empty(body)
             stack += bodies
 
 
