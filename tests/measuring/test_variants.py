@@ -217,7 +217,7 @@ def test_blame_is_that_of_whole_models(backend: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(what_hurts, "Variants", Both)
     monkeypatch.setattr(mend, "POOR", 1000.0)
     monkeypatch.setattr(mend, "FINE", 1000.0)
-    monkeypatch.setattr("onnxq.deciding.rescue._LEAST_GAIN", -1000.0)  # measure in any case
+    monkeypatch.setattr("onnxq.deciding.rescue.LEAST_GAIN", -1000.0)  # measure in any case
     onnxq.quantize(build(text, **constants), images(1, 8, 6, 6), backend=backend, options=Options())
     others = 0 if backend == "openvino" else 1  # of targets without costs, whether sums are to blame as well
     assert len(found) == 8 + others, "with none of the layers quantized, with all, and with each"
