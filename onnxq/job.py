@@ -233,7 +233,7 @@ def _warnings(found: _Found, prepared: Sequence[str], fitted: ir.Model, form: Fo
     told += [*prepared, *decider.warnings, *verification.warnings]
     if target.rewrite is not None and rewritten:
         told += rewrite_cost(fitted, target.name, verification, statistics.kept, options)
-    told += [*lacking(fitted, target, options), *unmet(draft.model, quantized.plan, target, options)]
+    told += [*lacking(fitted, target, decider.options), *unmet(draft.model, quantized.plan, target, options)]
     packed = not form.simulated and form is not FAKE_QUANTIZE
     compare = compare_command(target, options.format)
     whole = unpacked_whole(quantized.model, quantized.plan.stored)

@@ -26,7 +26,7 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.deciding.idle import idle_bodies
-from onnxq.deciding.in_float import InFloat
+from onnxq.deciding.in_float import InFloat, nodes_touching
 from onnxq.deciding.rescue import extent
 from onnxq.deciding.stages import Stages, run_on
 from onnxq.for_processor import for_processor
@@ -156,10 +156,16 @@ class Decider:
         return other
 
     def asking(self, options: Options) -> Decider:
-        """This decider for other options of the same ranges."""
+        """This decider for other options of the same ranges, with nothing said yet."""
         other = copy(self)
         other.options, other._unusable = options, dict(self._unusable)
+        other.notes, other.warnings, other.hints = [], [], []
         return other
+
+    def become(self, other: Decider) -> None:
+        """Go on as another one, see :meth:`asking`, with its notes and warnings in place of those here."""
+        self.options, self._in_float, self._unusable = other.options, other._in_float, other._unusable
+        self.notes, self.warnings, self.hints = other.notes, other.warnings, [*self.hints, *other.hints]
 
     def store_wide(self, model: ir.Model, reasons: Mapping[str, str]) -> None:
         """Store weights of float layers in 16 bits; ``model``: the float model at an opset that has such integers."""
@@ -251,7 +257,7 @@ class Decider:
             bad = self.masks.to_avoid(mixes=self.target.mixes, everything=options.placement == "all")
             bad |= {**unusable_tensors(plan, statistics, self._made_tensors), **unusable_constants(model, plan)}
             bad |= {tensor: why for tensor, why in self._idle.items() if tensor in bad}
-            more = _nodes_touching(model, plan, bad)
+            more = nodes_touching(model, plan, bad)
             if not more:
                 break
             self._unusable.update(more)
@@ -282,17 +288,3 @@ class Decider:
     def _result(self, model: ir.Model, plan: Plan, numbers: Mapping[str, QParams]) -> Quantized:
         recipe = (self.options.range, *(choice.text for choice in self.choices))
         return Quantized(model, plan, numbers, self.target, format=self.options.format or "", recipe=recipe)
-
-
-def _nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:
-    """Quantized nodes that read or write an unusable tensor, with the reason."""
-    if not bad:
-        return {}
-    bad = {**bad, **{site.tensor: bad[site.source] for site in plan.sites if site.source in bad}}
-    found: dict[str, str] = {}
-    for node in model.graph.all_nodes():
-        if node.name in plan.quantized or node.name in plan.stored or node.name in plan.absorbed:
-            for value in (*node.inputs, *node.outputs):
-                if value is not None and value.name in bad and node.name:
-                    found.setdefault(plan.absorbed.get(node.name, node.name), bad[value.name])
-    return found

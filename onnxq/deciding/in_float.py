@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["InFloat"]
+import onnx_ir as ir
+
+from onnxq.plan import Plan
+
+__all__ = ["InFloat", "nodes_touching"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +34,17 @@ class InFloat:
     def plus_wide(self, nodes: Iterable[str]) -> InFloat:
         """With more weights that take 16 bits where they are stored."""
         return replace(self, wide=self.wide.union(nodes))
+
+
+def nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[str, str]:
+    """Quantized nodes that read or write an unusable tensor, with the reason."""
+    if not bad:
+        return {}
+    bad = {**bad, **{site.tensor: bad[site.source] for site in plan.sites if site.source in bad}}
+    found: dict[str, str] = {}
+    for node in model.graph.all_nodes():
+        if node.name in plan.quantized or node.name in plan.stored or node.name in plan.absorbed:
+            for value in (*node.inputs, *node.outputs):
+                if value is not None and value.name in bad and node.name:
+                    found.setdefault(plan.absorbed.get(node.name, node.name), bad[value.name])
+    return found

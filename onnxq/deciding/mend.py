@@ -32,6 +32,7 @@ import math
 from collections.abc import Callable
 
 from onnxq.calibration.roles import samples_to_verify
+from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import LEAST_GAIN, POOR, TARGET
@@ -48,12 +49,14 @@ from onnxq.deciding.what_hurts import (
 )
 from onnxq.deciding.wide_activations import all_wide
 from onnxq.effort import learns
+from onnxq.errors import OptionError
 from onnxq.graph.picking import PICKED_FROM
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
 from onnxq.measuring.judging import judged, lifts
 from onnxq.measuring.metrics import kept_signal
 from onnxq.measuring.verification import Verification
 from onnxq.notes.reasons import LOST
+from onnxq.planning.one_way import require_one_way
 from onnxq.quantized import Quantized
 
 __all__ = ["mend"]
@@ -79,8 +82,8 @@ _HARDLY_BETTER = (
     "layers compute in integers"
 )
 _WIDE = (
-    "activations have 16 bits: with 8, {:.1f} dB were left of what varies in the worst output; --act-bits 8 leaves it "
-    "at that"
+    "activations have 16 bits: with 8, {:.1f} dB are left of what varies in the worst output, and {:.1f} with 16; "
+    "--act-bits 8 keeps 8"
 )
 _GIVEN_UP = (
     "layers stay float that would save about {:.0%} of the time in integers, since {:.1f} dB are too little of the "
@@ -113,21 +116,13 @@ def mend(
     """
     if verification.worst is None:
         return quantized, verification
-    decider.notes += rows_said(chosen_rows(decider.model))
     mending = _Mending(decider, quantized, verification, verify)
-    if not decider.target.mixes:
+    if decider.target.mixes:
+        mending.in_float(raised)
+    else:
         mending.look_behind_softmax()
         mending.compute_wide()
-        return mending.quantized, mending.verification
-    mending.relieve()
-    mending.widen(raised)
-    mending.look_behind_softmax()
-    looked_at = mending.quantized
-    mending.rescue()
-    mending.store()
-    if mending.quantized is not looked_at:
-        mending.widen(raised)
-    mending.advise()
+    decider.notes += rows_said(chosen_rows(decider.model))
     return mending.quantized, mending.verification
 
 
@@ -147,6 +142,18 @@ class _Mending:
         verified = samples_to_verify(decider.statistics.kept, learns(decider.options), decider.target.at_home)
         self._louder = lifts(verified, decider.statistics)
         self._rescued = False
+
+    def in_float(self, raised: Raised) -> None:
+        """All the steps that keep more of the model float, or its stored weights finer."""
+        self.relieve()
+        self.widen(raised)
+        self.look_behind_softmax()
+        looked_at = self.quantized
+        self.rescue()
+        self.store()
+        if self.quantized is not looked_at:
+            self.widen(raised)
+        self.advise()
 
     def relieve(self) -> None:
         """Arithmetic that costs much in integers stays float, with its weights stored where these do no harm."""
@@ -193,11 +200,18 @@ class _Mending:
         wider = all_wide(decider.model, self.quantized.plan, decider.target, decider.options) if before < POOR else None
         if wider is None:
             return
-        result = decider.asking(wider).again().quantized
+        wide = decider.asking(wider)
+        result = decide(wide)
+        try:
+            require_one_way(result.plan, decider.target, wider)
+        except OptionError:  # a node that the user wants in 8 bits, where a tensor has one width for all
+            return
         better = self._verify(result)
-        if self._kept(better) >= before + LEAST_GAIN:
-            decider.options, self.quantized, self.verification = wider, result, better
-            decider.hints.append(_WIDE.format(before))
+        now = self._kept(better)
+        if now >= before + LEAST_GAIN and now > -math.inf:
+            decider.become(wide)
+            self.quantized, self.verification = result, better
+            decider.hints.append(_WIDE.format(before, now))
 
     def store(self) -> None:
         """Only weights are quantized where the result is of no use otherwise, or hardly faster than float.

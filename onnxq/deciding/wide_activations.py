@@ -13,6 +13,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.op_rule import ANY_BITS
 from onnxq.options import Options, Override
 from onnxq.plan import Plan
 from onnxq.planning.table_rows import row
@@ -29,13 +30,15 @@ def has_wide(target: Backend) -> bool:
 def all_wide(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Options | None:
     """The options with 16 bits for what all nodes read and write that have them; None where that cannot be had.
 
+    Nor is it had of a target that takes any width: experiments keep theirs.
+
     Args:
         model: the float model.
         plan: where it is quantized.
         target: the backend.
         options: what the user asked for; a width of activations among it is left as it is.
     """
-    if not _may_widen(model, target, options):
+    if target.act_bits == ANY_BITS or not _may_widen(model, target, options):
         return None
     narrow = []
     for node in model.graph.all_nodes():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -70,7 +72,7 @@ def test_a_good_result_keeps_8_bits() -> None:
     assert {site.spec.bits for site in activations(q)} == {8}
 
 
-@pytest.mark.parametrize("backend", ["tengine", "vitis", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["tengine", "vitis", "onnxruntime", "academic", "academic_nlp"])
 def test_no_other_target_takes_16_bits(backend: str) -> None:
     model = lifted()
     q = onnxq.quantize(model, feeds(2000.0), backend=backend)
@@ -86,6 +88,36 @@ def test_what_the_target_has_in_8_bits_alone_stays_in_integers() -> None:
     assert "function" in q.plan.quantized
     widths = {edge.node: site.spec.bits for site in activations(q) for edge in site.readers}
     assert (widths["take"], widths["function"]) == (16, 8)
+
+
+def test_a_node_that_the_user_keeps_at_8_bits_keeps_all_there_where_a_tensor_has_one_width(tmp_path: Path) -> None:
+    model, options = lifted(), Options(override=(("last", onnxq.Override(act_bits=8)),))
+    q = onnxq.quantize(model, feeds(2000.0), backend="snpe", options=options)
+    assert {site.spec.bits for site in activations(q)} == {8}
+    assert q.save(tmp_path / "m.onnx")
+    q = onnxq.quantize(model, feeds(2000.0), backend="qnn", options=options)
+    widths = {edge.node: site.spec.bits for site in activations(q) for edge in site.readers}
+    assert (widths["take"], widths["last"]) == (16, 8)
+
+
+def test_what_is_said_is_of_16_bits() -> None:
+    """A Concat of which 8 bits lose a branch: neither its own 16 bits nor the loss are spoken of."""
+    text = """(float[8, 16] x, float[8, 1] lift) => (float[8, 8] y) {
+        [layer] a = MatMul (x, w)
+        [add] b = Add (a, lift)
+        [take] d = Sub (b, lift)
+        [join] f = Concat <axis = 1> (d, lift)
+        [last] y = MatMul (f, v)
+    }"""
+    second = np.vstack([normal(16, 8, seed=1), np.zeros((1, 8), np.float32)])
+    model, data = build(text, w=normal(16, 16), v=second), feeds(2000.0)
+    narrow, q, asked = (
+        onnxq.quantize(model, data, backend="snpe", options=Options(act_bits=bits)) for bits in (8, None, 16)
+    )
+    assert narrow.verification is not None and "branch 'd'" in narrow.verification.warnings[0]
+    assert {site.spec.bits for site in activations(q)} == {16}
+    assert q.verification is not None and asked.verification is not None
+    assert (q.notes, q.verification.warnings) == (asked.notes, asked.verification.warnings)
 
 
 def test_16_bits_that_gain_nothing_are_left() -> None:

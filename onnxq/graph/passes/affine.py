@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxq.graph.layer import Channels, Layer, Refusal, Shared, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe
-from onnxq.graph.values import remove_nodes, rename_output, replace_value, set_constant
+from onnxq.graph.values import STANDS_FOR, remove_nodes, rename_output, replace_value, set_constant
 
 __all__ = ["fold_into_next", "fold_into_previous"]
 
@@ -51,8 +51,7 @@ def fold_into_previous(layer: Layer, node: ir.Node, scale: Channels, shift: Chan
     if weight is not None:
         replace_constant(layer.node, 1, weight, namer, f"{base}_weight", dtype)
         if layer.add is not None or (shifting and layer.node.op_type == "MatMul"):
-            product = layer.node.outputs[0]
-            product.name = namer.fresh(f"{product.name}_product")  # it holds other numbers than the one that all know
+            _rename_product(layer.node, namer)
     if shifting or old_bias is not None:
         if layer.node.op_type != "MatMul":
             replace_constant(layer.node, 2, bias, namer, f"{base}_bias", dtype)
@@ -67,6 +66,13 @@ def fold_into_previous(layer: Layer, node: ir.Node, scale: Channels, shift: Chan
     node.replace_input_with(_index_of(node, made), None)
     rename_output(made, last)
     remove_nodes([node])
+
+
+def _rename_product(node: ir.Node, namer: Namer) -> None:
+    """A new name for what holds other numbers than those that all know by the old one, which is now the node's."""
+    product = node.outputs[0]
+    node.meta[STANDS_FOR] = (*node.meta.get(STANDS_FOR, ()), product.name)
+    product.name = namer.fresh(f"{product.name}_product")
 
 
 def _index_of(node: ir.Node, value: ir.Value) -> int:

@@ -7,6 +7,7 @@ import pytest
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fold_affine import fold_affine
 from onnxq.graph.shapes import infer_shapes
+from onnxq.options.patterns import match, names_of
 from tests.graph.helpers import Array, apply, build, f32, ops, random
 
 TOLERANCE = 2e-6
@@ -148,3 +149,12 @@ def test_layer_outside_the_branch() -> None:
     )
     assert "Mul" in ops(model)
     assert "another graph" in notes[0].message
+
+
+def test_a_product_that_is_scaled_is_still_found_by_its_name() -> None:
+    text = "g (float[4,8] x) => (float[4,6] y) { [layer] p = MatMul(x, m) \n a = Add(p, k) \n y = Mul(a, k) }"
+    weights = {"m": random(8, 6), "k": random(6, seed=1)}
+    model, _ = apply(change, build(text, **weights), {"x": random(4, 8)}, tolerance=TOLERANCE)
+    product = model.graph[0]
+    assert (product.op_type, product.outputs[0].name != "p") == ("MatMul", True), "it has other numbers now"
+    assert match(["p"], names_of(model))[0].nodes == {product.name}
