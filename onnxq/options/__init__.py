@@ -45,7 +45,8 @@ class Options:
 
     Attributes:
         weight_bits: bits of weights, 2 to 16; None takes the target's, mostly 8.
-        act_bits: bits of activations, 2 to 16; None takes the target's, mostly 8.
+        act_bits: bits of activations, 2 to 16; None takes the target's, mostly 8: on qnn and snpe 16 where 8 leave too
+            little.
         symmetric: activations are symmetric.
         per_channel: weights have a scale per output channel, else one per tensor.
         weight_symmetric: weights are symmetric, else they take any range, with a zero point. None takes the
