@@ -40,6 +40,7 @@ from onnxq.measuring.in_runtime import InRuntime
 from onnxq.measuring.layerwise import require_layers
 from onnxq.measuring.loss import Loss, losses, worse_in_runtime
 from onnxq.measuring.metrics import Errors
+from onnxq.measuring.outputs import no_tensors
 from onnxq.measuring.picked import said_of
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_between, steps_of
@@ -181,7 +182,8 @@ def _remarks_on(
         usable.look(feed, made, index)
     if usable.error is not None:
         raise usable.error
-    return (*two_draws(model), *looker.warnings())
+    sequences = [str(value.name) for value in model.graph.outputs if isinstance(value.type, ir.SequenceType)]
+    return (*two_draws(model), *looker.warnings(), *no_tensors(sequences if feeds else (), (), "onnxruntime"))
 
 
 def _of_samples(errors: Errors, indices: Sequence[int]) -> Errors:

@@ -48,6 +48,7 @@ def test_verify(outputs: str, tmp_path: Path, capsys: Captured) -> None:
     assert run(*verify, "--data", tmp_path / "x.npy") == 0
     told = capsys.readouterr().out
     assert "give data" not in told
+    assert "not compared with onnxruntime, being no tensors: 's'" in told
     assert ("nothing: no output is a tensor" in told) == (outputs == ALONE)
     assert run(*verify) == 0
     assert "nothing: give data (--data)" in capsys.readouterr().out
