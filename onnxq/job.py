@@ -22,7 +22,7 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.mend import mend
 from onnxq.deciding.sure_classes import told_by_classes
 from onnxq.deciding.turned import turned
-from onnxq.deciding.wide_activations import has_wide
+from onnxq.deciding.wide_activations import widens
 from onnxq.effort import algorithms_of, improves, turns
 from onnxq.errors import OptionError
 from onnxq.graph.values import filled_values
@@ -209,7 +209,7 @@ class Job:
 
     def _mends(self, options: Options) -> bool:
         """Whether a poor result is searched for a better one."""
-        able = self.target.mixes or has_wide(self.target)
+        able = self.target.mixes or widens(self.target)
         if options.placement == "all" or options.effort == "fast" or not able:
             return False
         budget = any(choice.stage == "options" for choice in self.choices)  # of bits, which float layers would break

@@ -38,15 +38,7 @@ from onnxq.deciding.relief import FINE
 from onnxq.deciding.rescue import LEAST_GAIN, POOR, TARGET
 from onnxq.deciding.saving import saving
 from onnxq.deciding.sure_classes import sure_classes
-from onnxq.deciding.what_hurts import (
-    Raised,
-    storable,
-    to_relieve,
-    to_rescue,
-    to_widen,
-    worst_kept,
-    worst_level,
-)
+from onnxq.deciding.what_hurts import Raised, storable, to_relieve, to_rescue, to_widen, worst_kept, worst_level
 from onnxq.deciding.wide_activations import all_wide
 from onnxq.effort import learns
 from onnxq.errors import OptionError

@@ -39,16 +39,7 @@ from onnxq.measuring.simulation import fuses, simulation
 from onnxq.measuring.variants import Variants
 from onnxq.quantized import Quantized
 
-__all__ = [
-    "Raised",
-    "blame_layers",
-    "storable",
-    "to_relieve",
-    "to_rescue",
-    "to_widen",
-    "worst_kept",
-    "worst_level",
-]
+__all__ = ["Raised", "blame_layers", "storable", "to_relieve", "to_rescue", "to_widen", "worst_kept", "worst_level"]
 
 _WORTH = 1.0
 """dB that weights left in float must gain over weights stored as integers."""

@@ -125,7 +125,6 @@ class _Index:
     """Names, to be looked up by many patterns."""
 
     def __init__(self, names: Names) -> None:
-        self._names = names
         self._answers: dict[str, list[str]] = {}
         for node in names.nodes:
             for name in set(names.of(node)):

@@ -133,3 +133,15 @@ def test_16_bits_that_gain_nothing_are_left() -> None:
     q = onnxq.quantize(model, samples, backend="qnn")
     assert sqnr(q) < 12
     assert {site.spec.bits for site in activations(q)} == {8}
+
+
+def test_what_neither_width_can_hold_stays_at_8_bits() -> None:
+    """0 / 0 where a channel a million times as large leaves the others no step, of 16 bits either."""
+    weight = np.eye(16, dtype=np.float32)
+    weight[0, 0] = 1e6
+    model = build("(float[8, 16] x) => (float[8, 16] y) { a = MatMul (x, w) s = Abs (a) y = Div (a, s) }", w=weight)
+    samples = [{"x": normal(8, 16, seed=n)} for n in range(16)]
+    q = onnxq.quantize(model, samples, backend="snpe")
+    assert sqnr(q) == -np.inf
+    assert {site.spec.bits for site in activations(q)} == {8}
+    assert not any(SAID in hint for hint in q.hints)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxq.graph.layer import Channels, Layer, Refusal, Shared, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe
-from onnxq.graph.values import STANDS_FOR, remove_nodes, rename_output, replace_value, set_constant
+from onnxq.graph.values import remove_nodes, rename_output, replace_value, set_constant, stand_for
 
 __all__ = ["fold_into_next", "fold_into_previous"]
 
@@ -70,8 +70,8 @@ def fold_into_previous(layer: Layer, node: ir.Node, scale: Channels, shift: Chan
 
 def _rename_product(node: ir.Node, namer: Namer) -> None:
     """A new name for what holds other numbers than those that all know by the old one, which is now the node's."""
+    stand_for(node, [node])
     product = node.outputs[0]
-    node.meta[STANDS_FOR] = (*node.meta.get(STANDS_FOR, ()), product.name)
     product.name = namer.fresh(f"{product.name}_product")
 
 
