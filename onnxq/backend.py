@@ -20,7 +20,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.write_out import COMPOSITE
 from onnxq.graph.recognition.groups import KINDS
-from onnxq.op_rule import ANY_BITS, Cost, Kind, OpRule
+from onnxq.op_rule import ANY_BITS, Kind, OpRule
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
@@ -93,8 +93,7 @@ class Backend:
         asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points, ``weight`` itself
             being symmetric.
         overflows: whether sums of 8-bit products overflow where the artifact runs, see :mod:`onnxq.for_processor`.
-        overflowing_costs: ``cost`` of rows → that on processors where they do, which are slower in integers.
-        overflowing_conversions: ``quantize_cost`` and ``dequantize_cost`` there, where they are others.
+        overflowing: gives the target with the costs of processors where they do, which are slower in integers.
         moves_weights: weights of ``asymmetric_weights`` have zero points unless the options say otherwise; else
             where the options ask for them.
         unsigned: activations that the options make symmetric stay unsigned, with the zero point in the middle of the
@@ -185,8 +184,7 @@ class Backend:
     weight_zero_points: Literal["", "tensor", "channel"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
     overflows: Callable[[], bool] | None = None
-    overflowing_costs: Mapping[Cost, Cost] = field(default_factory=dict)
-    overflowing_conversions: tuple[float, float] | None = None
+    overflowing: Callable[[Backend], Backend] | None = None
     moves_weights: bool = False
     unsigned: bool = False
     constants: Literal["all", "tensors", "none"] = "all"

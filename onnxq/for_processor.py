@@ -6,8 +6,6 @@ machine's, for targets that run on one like it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from onnxq.backend import Backend
 from onnxq.options import Options
 
@@ -23,13 +21,6 @@ def reduces(target: Backend, options: Options) -> bool:
 
 def for_processor(target: Backend, options: Options) -> Backend:
     """The target with the costs of the processor that is meant."""
-    if not target.overflowing_costs or not reduces(target, options):
+    if target.overflowing is None or not reduces(target, options):
         return target
-    slower = {
-        op: replace(rule, cost=target.overflowing_costs[rule.cost])
-        for op, rule in target.rules.items()
-        if callable(rule.cost) and rule.cost in target.overflowing_costs
-    }
-    into, out = target.overflowing_conversions or (target.quantize_cost, target.dequantize_cost)
-    rules = {**target.rules, **slower}
-    return replace(target, rules=rules, quantize_cost=into, dequantize_cost=out, overflowing_costs={})
+    return target.overflowing(target)

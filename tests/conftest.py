@@ -61,11 +61,10 @@ def _same_layers_in_integers() -> Iterator[None]:
     """By the costs of one processor, whichever runs the tests."""
     from onnxq.backends.onnxruntime import BACKEND
 
-    costs = cast("dict[str, Any]", BACKEND.overflowing_costs)
-    kept = dict(costs)
-    costs.clear()
+    slower = BACKEND.overflowing
+    object.__setattr__(BACKEND, "overflowing", None)
     yield
-    costs.update(kept)
+    object.__setattr__(BACKEND, "overflowing", slower)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """onnxruntime on a CPU: QDQ, uint8 activations, int8 weights per channel, int32 biases.
 
-Verified on onnxruntime 1.31.1, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs of the
-table (``tools/op_costs.py``: time per output element on one thread, QuantizeLinear = 1). onnxruntime makes a
+Verified on onnxruntime 1.31.1 and 1.32, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs of
+the table (nanoseconds per output element on one thread, with the layouts that nets have them in). onnxruntime makes a
 QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
 zero point. ConvTranspose and recurrent layers have no integer kernel for static quantization: their weights are
 stored as integers only (an LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer
@@ -23,13 +23,13 @@ overflow: the kernels for these are exact, and take up to twice the time.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.backends.onnxruntime.costs import WITHOUT_VNNI, conv_cost, matmul_cost, mean_cost, mul_cost, sigmoid_cost
+from onnxq.backends.onnxruntime.costs import COSTS, MOVED, VIEWS, without_vnni
 from onnxq.backends.onnxruntime.limits import adjust, several
-from onnxq.backends.onnxruntime.processors import CONVERSIONS_WITHOUT_VNNI
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
@@ -93,15 +93,6 @@ def _second_axis(node: ir.Node, position: int) -> int | None:
     return 1
 
 
-def _movement(op: str) -> OpRule:
-    return OpRule(op, Kind.MOVEMENT, cost=(0.9, 0.27))
-
-
-def _view(op: str) -> OpRule:
-    """onnxruntime gives other dimensions to the same memory, of floats and integers alike: 2 µs at any size."""
-    return OpRule(op, Kind.MOVEMENT, cost=(0.05, 0.05))
-
-
 def _rewrite(model: ir.Model) -> list[Note]:
     """GELU in one operator has one reader of its input, and one kernel behind integers too.
 
@@ -122,7 +113,7 @@ def _rewrite_opset(model: ir.Model) -> int:
 
 
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, cost=conv_cost),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule(
         "Gemm",
         Kind.COMPUTE,
@@ -130,10 +121,9 @@ _RULES = (
         weight_axis=gemm_axis,
         bias=2,
         output=_clipped,
-        cost=matmul_cost,
         when=plain_gemm,
     ),
-    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=_clipped, cost=matmul_cost),
+    OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=_clipped),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
     OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=conv_transpose_axis),
     OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
@@ -149,29 +139,18 @@ _RULES = (
         weight_axis=matmul_axis,
     ),
     OpRule("com.microsoft::MoE", Kind.WEIGHT_ONLY, data=(), weights=(2, 4, 6), weight_axis=_second_axis),
-    OpRule("Add", Kind.ELEMENTWISE, data=(0, 1), cost=(1.4, 0.7)),
-    OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1), cost=mul_cost),
-    OpRule("Concat", Kind.ELEMENTWISE, data=None, cost=(1.2, 0.25)),
-    OpRule("GlobalAveragePool", Kind.ELEMENTWISE, cost=mean_cost),
-    OpRule("AveragePool", Kind.ELEMENTWISE, cost=(5, 36), when=plain_average_pool),
-    OpRule("LeakyRelu", Kind.ELEMENTWISE, cost=(0.95, 1.05)),
-    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=sigmoid_cost),
-    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), cost=(2.4, 9.6), when=several),
+    OpRule("Add", Kind.ELEMENTWISE, data=(0, 1)),
+    OpRule("Mul", Kind.ELEMENTWISE, data=(0, 1)),
+    OpRule("Concat", Kind.ELEMENTWISE, data=None),
+    OpRule("GlobalAveragePool", Kind.ELEMENTWISE),
+    OpRule("AveragePool", Kind.ELEMENTWISE, when=plain_average_pool),
+    OpRule("LeakyRelu", Kind.ELEMENTWISE),
+    OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0)),
+    OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=several),
     # A float MaxPool stays in front of its quantizer by a Sum behind it, see rewrites.py.
-    OpRule("MaxPool", Kind.MOVEMENT, cost=(1.0, 0.5), cost_behind=2.5, when=plain_max_pool),
-    # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
-    OpRule("Resize", Kind.MOVEMENT, cost=(0.86, 10.0), when=nearest),
-    _movement("Transpose"),
-    _view("Reshape"),
-    _view("Flatten"),
-    _view("Squeeze"),
-    _view("Unsqueeze"),
-    _movement("Slice"),
-    _movement("Split"),
-    _movement("Gather"),
-    _movement("Expand"),
-    _movement("DepthToSpace"),
-    _movement("SpaceToDepth"),
+    OpRule("MaxPool", Kind.MOVEMENT, cost_behind=0.2, when=plain_max_pool),
+    OpRule("Resize", Kind.MOVEMENT, when=nearest),
+    *(OpRule(op, Kind.MOVEMENT) for op in (*MOVED, *VIEWS)),
 )
 
 BACKEND = Backend(
@@ -179,7 +158,7 @@ BACKEND = Backend(
     title="onnxruntime on a CPU",
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
-    rules={rule.op: rule for rule in _RULES},
+    rules={rule.op: replace(rule, cost=COSTS.get(rule.op, rule.cost)) for rule in _RULES},
     formats={"qdq": QDQ, "qoperator": QOPERATOR, "qdq-microsoft": QDQ_MICROSOFT, "fake-quantize": FAKE_QUANTIZE},
     refuses=refuse_signed,
     absorbs_by_zero_point=True,
@@ -187,22 +166,15 @@ BACKEND = Backend(
     weight_zero_points="channel",
     asymmetric_weights=frozenset({2, 3, 4}),
     overflows=products_overflow,
-    overflowing_costs=WITHOUT_VNNI,
-    overflowing_conversions=CONVERSIONS_WITHOUT_VNNI,
+    overflowing=without_vnni,
     moves_weights=True,
     by_cost=True,
-    quantize_cost=1.3,
-    dequantize_cost=1.1,
-    split_cost={"gelu": 4.0, "layernorm": 1.5, "silu": 1.6},
-    reorder_cost=1.0,
-    node_cost=3000.0,
-    fused_float={
-        ("Conv", "HardSwish"): 2.0,
-        ("Conv", "HardSigmoid"): 0.6,
-        ("Conv", "LeakyRelu"): 0.95,
-        ("Conv", "Sigmoid"): 1.5,
-        ("Conv", "Tanh"): 2.0,
-    },
+    quantize_cost=0.11,
+    dequantize_cost=0.17,
+    split_cost={"gelu": 0.33, "layernorm": 0.24, "silu": 0.19},
+    reorder_cost=0.08,
+    node_cost=600.0,
+    fused_float={("Conv", "HardSwish"): 0.05, ("Conv", "HardSigmoid"): 0.02, ("Conv", "Tanh"): 0.03},
     has_whole=NEWEST
     | {f"com.microsoft::{op}" for op in ("EmbedLayerNormalization", "MultiHeadAttention", "RotaryEmbedding")},
     runtime_operators=True,

@@ -1,11 +1,9 @@
 """What onnxruntime's convolutions cost on one thread, float against integer, as in :mod:`.costs`.
 
-Fits to measured kernels, in nanoseconds per output position, then in units per output element. What a kernel does is
-told by onnxruntime's source, for AVX-512 with VNNI or without: convolutions of one group whose channels come in fours,
-with 16 or more of them out, have integer kernels that follow a pointer for each tap; all others copy what the taps
-read and multiply matrices. Without VNNI 256 convolutions of planes, 144 of lines and 24 of groups were measured (1.32).
-With VNNI, channels in fours and narrow convolutions were (1.31); of others the multiply-accumulates are those of VNNI,
-but for depthwise ones, and the rest is what was measured without. ``tools/conv_costs.py`` measures them.
+What a kernel does is told by onnxruntime's source, for AVX-512 with VNNI or without: convolutions of one group whose
+channels come in fours, with 16 or more of them out, have integer kernels that follow a pointer for each tap; all others
+copy what the taps read and multiply matrices. Float kernels for planes compute blocks of 16 channels; others copy.
+How long each takes is linear in a few sizes, by the figures in :mod:`.processors`.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.processors import QUANTIZE_NS, VNNI, Products
-from onnxq.graph.windows import share_inside
+from onnxq.backends.onnxruntime.processors import VNNI, Depthwise, Linear, Products
+from onnxq.graph.windows import share_inside, share_whole
 
 __all__ = ["conv_cost"]
 
@@ -24,6 +22,8 @@ _BLOCK = 16
 """Channels that a float kernel computes at once."""
 _FOURS = 4
 """Channels of which the kernels that follow pointers take several."""
+_SQUARES = ((3, 3), (5, 5), (7, 7))
+"""Depthwise kernels that are faster in float than others."""
 
 
 class _Kernel(NamedTuple):
@@ -35,6 +35,8 @@ class _Kernel(NamedTuple):
         inputs: channels in, of a group.
         dims: taps along each axis.
         side_by_side: whether the taps of a row read elements that lie side by side.
+        steps: elements of the input to a position of the output, of a channel.
+        positions: sizes of the output; so many that one does not count where they are not known.
     """
 
     group: int
@@ -42,6 +44,8 @@ class _Kernel(NamedTuple):
     inputs: int
     dims: tuple[int, ...]
     side_by_side: bool
+    steps: int
+    positions: tuple[float, ...]
 
     @classmethod
     def of(cls, conv: ir.Node) -> _Kernel:
@@ -51,21 +55,26 @@ class _Kernel(NamedTuple):
         dims = [d if isinstance(d, int) else _BLOCK for d in known]
         group = conv.attributes.get_int("group", 1)
         gap = conv.attributes.get_ints("dilations", [1])[-1]
-        return cls(group, max(dims[0] // group, 1), dims[1], tuple(dims[2:]), gap == 1)
+        steps = math.prod(conv.attributes.get_ints("strides", [1]))
+        shape = conv.outputs[0].shape
+        positions = (
+            tuple(d if isinstance(d, int) else math.inf for d in shape[2:]) if shape is not None else (math.inf,)
+        )
+        return cls(group, max(dims[0] // group, 1), dims[1], tuple(dims[2:]), gap == 1, steps, positions)
 
     @property
     def taps(self) -> int:
         return math.prod(self.dims)
 
     @property
-    def macs(self) -> int:
-        """Multiply-accumulates of an output element."""
-        return self.inputs * self.taps
+    def several(self) -> bool:
+        """Whether there are several taps."""
+        return self.taps > 1
 
     @property
-    def padded(self) -> int:
-        """Channels out that are computed, of a group: whole blocks."""
-        return _up(self.outputs)
+    def terms(self) -> int:
+        """Of the sum that an output element is."""
+        return self.inputs * self.taps
 
     @property
     def depthwise(self) -> bool:
@@ -80,9 +89,42 @@ class _Kernel(NamedTuple):
         return len(self.dims) > 2
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether its float kernel computes blocks of channels, in and out."""
+        if self.group == 1:
+            return self.planes and self.inputs % _FOURS == 0
+        return self.planes and self.inputs % _BLOCK == self.outputs % _BLOCK == 0
+
+    @property
     def follows_pointers(self) -> bool:
         """Whether its integer kernel follows a pointer for each tap."""
         return self.group == 1 and self.inputs % _FOURS == 0 and self.outputs % _FOURS == 0 and self.outputs >= _BLOCK
+
+    @property
+    def pieces(self) -> int:
+        """That are copied at once: a row of taps side by side, but every tap for each group of channels alone."""
+        return self.taps // self.dims[-1] if self.side_by_side and self.group == 1 else self.taps
+
+    @property
+    def elements(self) -> float:
+        """Of the output."""
+        return math.prod(self.positions) * self.outputs * self.group
+
+    def takes(self, cost: Linear, terms: float | None = None, share: float = 1.0) -> float:
+        """Nanoseconds for a position of a group.
+
+        Args:
+            cost: what the sizes count for.
+            terms: of each sum; those of the kernel without it.
+            share: of the multiply-accumulates that are computed.
+        """
+        terms = self.terms if terms is None else terms
+        padded = _up(self.outputs)
+        took = cost.padded * terms * padded * share * (cost.alone if padded == _BLOCK else 1.0)
+        copied = cost.term + cost.apart * (self.steps > 1) + cost.row / self.positions[-1]
+        took += (cost.mac * self.outputs + copied) * terms
+        took += cost.output * self.outputs + cost.fixed
+        return took + cost.tap * self.taps + cost.piece * self.pieces
 
 
 def _up(channels: int) -> int:
@@ -90,105 +132,71 @@ def _up(channels: int) -> int:
 
 
 def conv_cost(node: ir.Node, products: Products = VNNI) -> tuple[float, float]:
-    """In float and in integers, in units of a QuantizeLinear for each output element."""
+    """In float and in integers, in the unit of the table for each output element."""
     kernel = _Kernel.of(node)
-    if kernel.volumes:
-        as_float, as_integer = _of_volumes(kernel, products)
-    elif kernel.depthwise:
-        as_float, as_integer = _depthwise(kernel, products)
+    if kernel.depthwise:
+        as_float, as_integer = _depthwise(kernel, share_whole(node), products)
     else:
-        inside = share_inside(node) if kernel.planes and kernel.taps > 1 else 1.0
-        as_float, as_integer = _float(kernel, inside, products), _integer(kernel, products)
-    made = kernel.group if kernel.depthwise else kernel.outputs
-    return as_float / made / QUANTIZE_NS, as_integer / made / QUANTIZE_NS
+        as_float, as_integer = _float(kernel, node, products), _integer(kernel, products)
+    made = (kernel.group if kernel.depthwise else kernel.outputs) * products.unit
+    numbers, elements = kernel.terms * kernel.outputs * kernel.group, kernel.elements * products.unit
+    as_call = [each * numbers for each in products.weights]
+    return as_float / made + as_call[0] / elements, as_integer / made + (as_call[1] + products.call) / elements
 
 
-def _float(kernel: _Kernel, inside: float, products: Products) -> float:
-    """Of planes and lines. Where 16 channels or more come in, in fours, kernels for planes compute blocks of 16 of
-    them, of groups that are whole blocks; others copy what the taps read. One block of channels out takes more than
-    each of several.
+def _float(kernel: _Kernel, node: ir.Node, products: Products) -> float:
+    """Where 16 channels or more come in, in fours, kernels for planes compute blocks of 16 of them, of groups that are
+    whole blocks; others copy what the taps read. One block of channels out takes more than each of several.
 
     Kernels for planes leave out taps that lie in the padding, and are half as fast where many do; integer kernels
     multiply with zero points there. Dilated by 12, 24 and 36, 3x3 kernels over 32x32 positions take .94, .48 and .12 of
     the time in float, and all of it in integers.
-
-    Args:
-        kernel: the convolution.
-        inside: the share of its taps that lie inside of its input.
-        products: of the processor.
     """
-    inputs, macs, padded, several = kernel.inputs, kernel.macs, kernel.padded, kernel.taps > 1
-    alone, written = padded == _BLOCK, 0.22 * kernel.outputs
-    coarse = not products.narrow_measured and (kernel.group > 1 or inputs % _FOURS == 0)
-    if coarse or (kernel.group == 1 and inputs < _BLOCK):
-        took = (0.010 if inputs % _BLOCK == 0 else 0.0155) * macs * padded * min(1.0, 2 * inside) + written
-        return took * 1.5 if kernel.group > 1 and several else took
-    whole = inputs % _FOURS == 0 if kernel.group == 1 else inputs % _BLOCK == kernel.outputs % _BLOCK == 0
-    if kernel.planes and whole:
-        took = 0.010 * kernel.taps * _up(inputs) * padded * min(1.0, 2 * inside)
-        return took * (1.0 if not alone else 1.5 if several else 1.75) + written
-    return 0.0125 * macs * padded * (1.3 if alone else 1.0) + (0.2 * macs if several else 0.0) + written
+    if kernel.volumes:
+        return kernel.takes(products.copies_volumes[kernel.several])
+    share = min(1.0, 2 * share_inside(node)) if kernel.planes and kernel.several else 1.0
+    if kernel.group == 1 and kernel.inputs < _BLOCK:
+        took = kernel.takes((products.few if kernel.planes else products.few_lines)[kernel.several], share=share)
+        enters = kernel.planes and node.inputs[0] is not None and node.inputs[0].producer() is None
+        return took + products.entry * kernel.inputs * kernel.steps * enters
+    if kernel.in_blocks:
+        return kernel.takes(products.blocks[kernel.several], kernel.taps * _up(kernel.inputs), share)
+    return kernel.takes(products.copies[kernel.several])
 
 
 def _integer(kernel: _Kernel, products: Products) -> float:
-    """Of planes and lines. A row of taps that lie side by side is copied at once, but with groups of channels, those
-    for one channel in and several out included: there every tap is copied for each group alone.
-    """
-    inputs, outputs, taps, several = kernel.inputs, kernel.outputs, kernel.taps, kernel.taps > 1
-    sums = products.mac * kernel.macs * kernel.padded
+    several, volumes = kernel.several, kernel.volumes
     if kernel.follows_pointers:
-        return sums + 0.06 * outputs + 5.0 + (1.2 * taps if several else 0.0)
-    if inputs == outputs == 1:
-        return 4.0 + 0.95 * taps
-    in_rows = kernel.side_by_side and kernel.group == 1
-    pieces = taps // kernel.dims[-1] if several and in_rows else taps
-    if not products.narrow_measured and (kernel.group > 1 or min(inputs, outputs) < _BLOCK):
-        return sums + 0.06 * outputs + 5.0 + _copied_with_vnni(kernel, pieces)
-    if kernel.group > 1 and not several:
-        return sums + 0.25 * outputs + 8.0
-    copied = (10.0 if kernel.group > 1 and inputs == 1 else 13.0) * pieces + 0.11 * kernel.macs
-    copied += 0.8 * taps if kernel.planes else 0.0
-    return sums + 0.5 * outputs + 0.03 * kernel.macs + 13.0 + (copied if several else 0.0)
-
-
-def _copied_with_vnni(kernel: _Kernel, pieces: int) -> float:
-    """Of groups of channels, and of few channels in or out."""
-    several = kernel.taps > 1
+        return kernel.takes((products.pointers_volumes if volumes else products.pointers)[several])
+    if volumes:
+        return kernel.takes(products.gathers_volumes[several])
+    if products.single is not None and kernel.inputs == kernel.outputs == 1:
+        return kernel.takes(products.single[several])
     if kernel.group > 1:
-        return kernel.taps * (8.0 if kernel.inputs == 1 else 5.0) if several else 0.35 * kernel.inputs
-    few = 14.0 if kernel.outputs < _BLOCK else 0.0
-    if not several:
-        return few
-    if kernel.inputs % _FOURS == 0:
-        return few + 1.2 * kernel.taps
-    return few + (9.6 if kernel.side_by_side else 3.2) * pieces
+        return kernel.takes(products.from_one if several and kernel.inputs == 1 else products.groups[several])
+    return kernel.takes((products.gathers if kernel.planes else products.gathers_lines)[several])
 
 
-def _of_volumes(kernel: _Kernel, products: Products) -> tuple[float, float]:
-    """By measurements of 1.32 with AVX-512 alone.
+def _depthwise(kernel: _Kernel, whole: float, products: Products) -> tuple[float, float]:
+    """Of all channels. Float kernels for planes fill up blocks of 16, but for channels that do not come in fours, which
+    they compute one by one; where windows reach into the padding they are slow.
 
-    Float kernels have no blocks of channels here and copy what each tap reads, 0.37 ns a number: 16, 32, 64 and 128
-    channels to 32 by 27 taps take 383, 754, 1497 and 2936 ns a position. Integer kernels follow a pointer a tap where
-    they can (258, 344, 495 and 784 ns); else they copy, too, at 17 ns a tap: 24 channels to 12 take 603, to 16 248.
-    """
-    macs, taps = kernel.macs, kernel.taps
-    if kernel.depthwise:
-        _, as_integer = _depthwise(kernel, products)
-        return (0.17 + 0.5 * taps) * kernel.group, as_integer + 6.4 * taps
-    as_float = 0.0155 * macs * kernel.padded + 0.22 * kernel.outputs + (0.37 * macs if taps > 1 else 0.0)
-    tap = 11.0 if taps == 1 else 6.0 if kernel.follows_pointers else 17.0
-    return as_float, products.mac * macs * kernel.padded + 0.06 * kernel.outputs + 5.0 + tap * taps
-
-
-def _depthwise(kernel: _Kernel, products: Products) -> tuple[float, float]:
-    """Of all channels. Float kernels for planes fill up blocks of 16; what these leave over is slow in integers.
-
-    From one channel to one they follow a pointer for each tap of each position. Channels that do not come in fours are
-    computed one by one in float: with 3x3, 162 took 381 ns a position, and 144 took 48; in integers 214 and 94.
+    Integer kernels follow a pointer for each tap of each position. Channels left over of blocks make all slow.
     """
     channels, taps = kernel.group, kernel.taps
-    if kernel.planes and channels % _FOURS:
-        return 0.27 * taps * channels, 10.0 + channels * (0.35 + 0.08 * taps) + 6.5 * taps
-    as_float = (0.066 + 0.02 * taps) * _up(channels) if kernel.planes else (0.17 + 0.1 * taps) * channels
-    left_over = 0.0 if channels % _BLOCK == 0 else 1.6 if channels % 8 == 0 else 3.3
-    return as_float, 7.4 + taps * (products.tap * channels + 0.22 + left_over)
+
+    def takes(cost: Depthwise, channels: int, whole: float = 1.0) -> float:
+        each = whole * (cost.channel + cost.both * taps) + (1.0 - whole) * (cost.edge + cost.edge_both * taps)
+        each += cost.read * kernel.steps
+        return cost.fixed + cost.tap * taps + each * channels
+
+    left_over = next(index for index, of in enumerate((_BLOCK, _BLOCK // 2, _FOURS, 1)) if channels % of == 0)
+    as_integer = takes(products.integer[left_over], channels) + products.left * taps * (channels % (_BLOCK // 2))
+    if kernel.volumes:
+        return takes(products.volumes, channels), as_integer + products.volume_tap * taps
+    if not kernel.planes:
+        return takes(products.lines, channels), as_integer
+    if channels % _FOURS:
+        return takes(products.planes_odd, channels, whole), as_integer
+    compiled = kernel.dims in _SQUARES
+    return takes(products.squares if compiled else products.planes, _up(channels), whole), as_integer

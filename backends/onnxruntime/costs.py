@@ -1,31 +1,29 @@
-"""What onnxruntime's kernels cost on one thread, float against integer, in units of a QuantizeLinear for each element.
+"""What onnxruntime's kernels cost on one thread, float against integer, for each element of the output.
 
-Fits to measured kernels of onnxruntime 1.31 on x86-64 with AVX512-VNNI (``tools/op_costs.py`` has those of the other
-operators), and of 1.32 with AVX-512 alone, from its profiles of 7 matrix products: against a float kernel, an integer
-one takes nearly three times as long without VNNI. Those of convolutions are in :mod:`.convolutions`.
+Two tables, for x86-64 with AVX512-VNNI and without. With, a cost is in nanoseconds, measured with onnxruntime 1.32 on
+an AMD EPYC of family 26: kernels between others in nets of three convolutions, from onnxruntime's profiles
+(``tools/op_costs.py`` has those of the operators alone). Without, it is in units of .22 ns, measured with 1.31 and 1.32
+on other processors: convolutions and products of matrices on AVX-512, other operators with VNNI. Against a float kernel
+of a layer, an integer one takes more than twice as long without VNNI. What convolutions cost is in
+:mod:`.convolutions`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import onnx_ir as ir
 
+from onnxq.backend import Backend
 from onnxq.backends.onnxruntime.convolutions import conv_cost
 from onnxq.backends.onnxruntime.processors import NO_VNNI, VNNI, Products
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
 
-__all__ = [
-    "WITHOUT_VNNI",
-    "conv_cost",
-    "matmul_cost",
-    "mean_cost",
-    "mul_cost",
-    "sigmoid_cost",
-]
+__all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "without_vnni"]
 
 
 def matmul_cost(node: ir.Node, products: Products = VNNI) -> tuple[float, float]:
@@ -36,25 +34,47 @@ def matmul_cost(node: ir.Node, products: Products = VNNI) -> tuple[float, float]
         position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 else -2
         dim = weight.shape[position]
         inner = dim if isinstance(dim, int) else inner
-    return 0.045 * inner, products.row + products.term * inner
+    as_float, as_integer = (
+        (element + term * inner) / products.unit for element, term in zip(products.element, products.term, strict=True)
+    )
+    return as_float, as_integer
 
 
-def mean_cost(node: ir.Node) -> tuple[float, float]:
-    """By the elements that become one."""
+def add_cost(node: ir.Node) -> tuple[float, float]:
+    """A float convolution of planes adds what comes from elsewhere to what nothing else reads of it, for nothing."""
+    return (0.02 if any(map(_adds_up, node.inputs)) else 0.12), 0.105
+
+
+def _adds_up(value: ir.Value | None) -> bool:
+    maker = value.producer() if value is not None else None
+    if value is None or maker is None or maker.op_type != "Conv":
+        return False
+    return value.shape is not None and len(value.shape) == 4 and len(value.uses()) == 1
+
+
+def mean_cost(node: ir.Node, *, as_float: tuple[float, float], as_integer: tuple[float, float]) -> tuple[float, float]:
+    """By the elements that become one: what it takes without them, and what each takes."""
     data = node.inputs[0]
     dims = data.shape[2:] if data is not None and data.shape is not None else (16, 16)
     area = math.prod(d if isinstance(d, int) else 16 for d in dims)
-    return 18.0 + 0.36 * area, 60.0 + 0.2 * area
+    return as_float[0] + as_float[1] * area, as_integer[0] + as_integer[1] * area
 
 
-def sigmoid_cost(node: ir.Node) -> tuple[float, float]:
+def max_cost(node: ir.Node) -> tuple[float, float]:
+    """By the taps, between convolutions."""
+    taps = math.prod(node.attributes.get_ints("kernel_shape", (3, 3)))
+    return 0.18 + 0.0045 * taps, 0.12 + 0.0095 * taps
+
+
+def sigmoid_cost(node: ir.Node, *, of_silu: tuple[float, float], alone: tuple[float, float]) -> tuple[float, float]:
     """In a SiLU onnxruntime computes it and the product in one float kernel; in integers each is a table or a loop."""
-    return (0.6, 1.3) if _of_silu(node) else (1.5, 1.05)
+    return of_silu if _of_silu(node) else alone
 
 
-def mul_cost(node: ir.Node) -> tuple[float, float]:
+def mul_cost(node: ir.Node, *, of_silu: tuple[float, float], alone: tuple[float, float]) -> tuple[float, float]:
+    """The product of a SiLU, or another."""
     makers = [value.producer() for value in node.inputs if value is not None]
-    return (0.7, 1.2) if any(m is not None and m.op_type == "Sigmoid" and _of_silu(m) for m in makers) else (1.4, 1.1)
+    return of_silu if any(m is not None and m.op_type == "Sigmoid" and _of_silu(m) for m in makers) else alone
 
 
 def _of_silu(sigmoid: ir.Node) -> bool:
@@ -62,8 +82,79 @@ def _of_silu(sigmoid: ir.Node) -> bool:
     return reader is not None and reader.op_type == "Mul" and sigmoid.inputs[0] in reader.inputs
 
 
-WITHOUT_VNNI: Mapping[Cost, Cost] = {
-    conv_cost: partial(conv_cost, products=NO_VNNI),
-    matmul_cost: partial(matmul_cost, products=NO_VNNI),
+MOVED = ("Transpose", "Slice", "Split", "Gather", "Expand", "DepthToSpace", "SpaceToDepth")
+"""Operators that copy elements."""
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+"""Operators that give other dimensions to the same memory, of floats and integers alike: 2 µs at any size."""
+
+COSTS: Mapping[str, tuple[float, float] | Cost] = {
+    "Conv": conv_cost,
+    "Gemm": matmul_cost,
+    "MatMul": matmul_cost,
+    "Add": add_cost,
+    "Mul": partial(mul_cost, of_silu=(0.07, 0.18), alone=(0.12, 0.185)),
+    "Concat": (0.08, 0.22),
+    "GlobalAveragePool": partial(mean_cost, as_float=(4.0, 0.04), as_integer=(8.0, 0.03)),
+    "AveragePool": (0.17, 3.6),
+    "LeakyRelu": (0.19, 0.245),
+    "Sigmoid": partial(sigmoid_cost, of_silu=(0.07, 0.235), alone=(0.21, 0.245)),
+    "Softmax": (0.355, 2.15),
+    "MaxPool": max_cost,
+    # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
+    "Resize": (0.055, 0.57),
+    **dict.fromkeys(MOVED, (0.115, 0.04)),
+    **dict.fromkeys(VIEWS, (0.01, 0.01)),
 }
-"""What takes the place of the costs of layers where sums of products overflow."""
+"""Row of the table → what it costs with VNNI."""
+
+WITHOUT_VNNI: Mapping[str, tuple[float, float] | Cost] = {
+    "Conv": partial(conv_cost, products=NO_VNNI),
+    "Gemm": partial(matmul_cost, products=NO_VNNI),
+    "MatMul": partial(matmul_cost, products=NO_VNNI),
+    "Add": (1.4, 0.7),
+    "Mul": partial(mul_cost, of_silu=(0.7, 1.2), alone=(1.4, 1.1)),
+    "Concat": (1.2, 0.25),
+    "GlobalAveragePool": partial(mean_cost, as_float=(18.0, 0.36), as_integer=(60.0, 0.2)),
+    "AveragePool": (5.0, 36.0),
+    "LeakyRelu": (0.95, 1.05),
+    "Sigmoid": partial(sigmoid_cost, of_silu=(0.6, 1.3), alone=(1.5, 1.05)),
+    "Softmax": (2.4, 9.6),
+    "MaxPool": (1.0, 0.5),
+    "Resize": (0.86, 10.0),
+    **dict.fromkeys(MOVED, (0.9, 0.27)),
+    **dict.fromkeys(VIEWS, (0.05, 0.05)),
+}
+"""And without."""
+
+
+def without_vnni(target: Backend) -> Backend:
+    """The target on a processor without VNNI. Rows that have costs of their own keep them.
+
+    Of an element into integers and out of them: in profiles, the Transposes to channels last and back take as long as
+    the QuantizeLinear and DequantizeLinear that they stand beside, and so does what orders the channels for a float
+    convolution. Plans by 1.6 and 1.7 were faster than by 1.3 and 1.1: U2NetP .71 of float's time (.77), GhostNetV2 .96
+    (1.01), EfficientNet-Lite0 .733 (.747); PP-OCR's detector, whose gain then is less than a tenth, stays float, .76
+    (.72), with 5 dB more.
+    """
+    rules = {
+        op: replace(rule, cost=WITHOUT_VNNI[op], cost_behind=2.5 if rule.cost_behind else 0.0)
+        for op, rule in target.rules.items()
+        if op in COSTS and rule.cost == COSTS[op]
+    }
+    return replace(
+        target,
+        rules={**target.rules, **rules},
+        quantize_cost=1.6,
+        dequantize_cost=1.7,
+        split_cost={"gelu": 4.0, "layernorm": 1.5, "silu": 1.6},
+        reorder_cost=1.0,
+        node_cost=3000.0,
+        fused_float={
+            ("Conv", "HardSwish"): 2.0,
+            ("Conv", "HardSigmoid"): 0.6,
+            ("Conv", "LeakyRelu"): 0.95,
+            ("Conv", "Sigmoid"): 1.5,
+            ("Conv", "Tanh"): 2.0,
+        },
+        overflowing=None,
+    )

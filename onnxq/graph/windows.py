@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Axis", "axes_of", "share_inside"]
+__all__ = ["Axis", "axes_of", "share_inside", "share_whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +73,17 @@ def share_inside(node: ir.Node) -> float:
         stop = np.clip(-((first - axis.size) // axis.step), 0, count)  # and those whose tap does not lie behind it
         share *= float(np.mean(stop - start)) / count
     return share
+
+
+def share_whole(node: ir.Node) -> float:
+    """The share of windows of a pool or a convolution that reach into no padding along the last axis.
+
+    1 where sizes are not known, or the padding is automatic.
+    """
+    axes = axes_of(node)
+    if not axes or axes[-1].reach < 0:
+        return 1.0
+    axis = axes[-1]
+    starts = axis.step * np.arange(axis.reach // axis.step + 1) - axis.begin
+    ends = starts + (axis.window - 1) * axis.gap
+    return float(np.mean((starts >= 0) & (ends < axis.size)))
