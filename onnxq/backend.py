@@ -154,6 +154,7 @@ class Backend:
             node, as where each of its readers has a DequantizeLinear of its own in front.
         reorder_cost: cost per element of leaving the layout of float convolutions, on top of ``quantize_cost``.
         node_cost: cost of a kernel call whatever its size, in the same unit.
+        spill: elements of a float tensor → what each costs more where caches do not hold it, written or read.
         fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its
             cost per element elsewhere.
         quantizer_bits: widths that the target's QuantizeLinear can have; activations of another width that it allows
@@ -219,6 +220,7 @@ class Backend:
     split_cost: Mapping[str, float] = field(default_factory=dict)
     reorder_cost: float = 0.0
     node_cost: float = 0.0
+    spill: Callable[[float], float] = lambda _: 0.0
     fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)
     quantizer_bits: frozenset[int] = field(default_factory=lambda: frozenset({8, 16}))
     stores_weights: bool = False
@@ -255,6 +257,18 @@ class Backend:
     def one_entry(self) -> bool:
         """Whether a tensor is quantized in one way for all that read it: the artifact is a table of tensors."""
         return next(iter(self.formats.values())).simulated
+
+    def entering(self, size: float) -> float:
+        """The cost of bringing so many elements into integers."""
+        return (self.quantize_cost + self.spill(size)) * size + self.node_cost
+
+    def leaving(self, size: float) -> float:
+        """The cost of bringing so many out of them, to one reader."""
+        return (self.dequantize_cost + self.spill(size)) * size + self.node_cost
+
+    def reordering(self, size: float) -> float:
+        """The cost of leaving the layout of float convolutions, on top of that of entering."""
+        return (self.reorder_cost + self.spill(size)) * size if self.reorder_cost else 0.0
 
     def require(self, options: Options) -> None:
         """Refuse what the target cannot hold, before any work.

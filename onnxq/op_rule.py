@@ -30,8 +30,8 @@ class Kind(enum.Enum):
     """No integer kernel: constant weights are stored as integers, the arithmetic stays float."""
 
 
-Cost = Callable[[ir.Node], tuple[float, float]]
-"""Node → cost per output element of its float and of its integer kernel."""
+Cost = Callable[[ir.Node, float], tuple[float, float]]
+"""Node, number of elements of its output → cost for each of them of its float and of its integer kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class OpRule:
         weight_bits: widths of weights that the operator's kernel has; where another is asked for, its spec's is taken.
         act_bits: widths of activations that it has; the node stays float where another is asked for.
         fixed: the output's real range where the operator's definition gives it (sigmoid: 0 to 1).
-        cost: cost per output element as (float kernel, integer kernel), in units of one QuantizeLinear, or a function
-            of the node that gives it.
+        cost: cost per output element as (float kernel, integer kernel), in a unit of the target's own, or a function
+            of the node and the number of these elements that gives it.
         cost_behind: cost per output element of quantizing directly behind this node while it runs float. Where it is
             not zero, the node's integer kernel is only good where all that it depends on runs in integers.
         when: node → why this node cannot be quantized, ``None`` where it can. The first line of its docstring says on
@@ -95,6 +95,7 @@ class OpRule:
         """Whether what a node reads and writes has one scale, see ``same_scale``."""
         return self.same_scale(node) if callable(self.same_scale) else self.same_scale
 
-    def costs(self, node: ir.Node) -> tuple[float, float]:
-        """The cost of a node, see ``cost``."""
-        return self.cost(node) if callable(self.cost) else self.cost
+    def costs(self, node: ir.Node, elements: float) -> tuple[float, float]:
+        """The cost of a node whose output has so many elements, for all of them, see ``cost``."""
+        as_float, as_integer = self.cost(node, max(elements, 1.0)) if callable(self.cost) else self.cost
+        return as_float * elements, as_integer * elements

@@ -6,7 +6,6 @@ import gc
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings

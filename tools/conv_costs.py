@@ -74,10 +74,11 @@ def nanoseconds(model: onnx.ModelProto, size: int, dtype: type[np.generic]) -> f
     return 1000 * min(list(times.values())[1]) / size**2
 
 
-def table(model: onnx.ModelProto) -> tuple[float, float]:
+def table(model: onnx.ModelProto, size: int) -> tuple[float, float]:
     """What the backend's table says of the second convolution, in units of its own."""
     node = next(node for node in ir.from_proto(model).graph if node.name == "tested")
-    return for_processor(BACKEND, Options()).rules["Conv"].costs(node)
+    outputs = model.graph.output[0].type.tensor_type.shape.dim[1].dim_value
+    return for_processor(BACKEND, Options()).rules["Conv"].costs(node, outputs * size**2)
 
 
 def main() -> None:
@@ -94,7 +95,7 @@ def main() -> None:
         sizes = inputs, outputs, group, asked.edge, asked.size
         plain, integer = (build(*sizes, integer=wanted) for wanted in (False, True))
         times = nanoseconds(plain, asked.size, np.float32), nanoseconds(integer, asked.size, np.uint8)
-        by_table = table(plain)
+        by_table = table(plain, asked.size)
         ratios = times[1] / times[0], by_table[1] / by_table[0]
         print(f"{inputs:6} {outputs:7} {group:5} {times[0]:10.1f} {times[1]:11.1f} {ratios[0]:7.2f} {ratios[1]:13.2f}")
 

@@ -16,7 +16,10 @@ import onnx_ir as ir
 from onnxq.backends.onnxruntime.processors import VNNI, Depthwise, Linear, Products
 from onnxq.graph.windows import share_inside, share_whole
 
-__all__ = ["conv_cost"]
+__all__ = ["UNKNOWN", "conv_cost"]
+
+UNKNOWN = 16
+"""Stands for a size that is not known."""
 
 _BLOCK = 16
 """Channels that a float kernel computes at once."""
@@ -36,7 +39,7 @@ class _Kernel(NamedTuple):
         dims: taps along each axis.
         side_by_side: whether the taps of a row read elements that lie side by side.
         steps: elements of the input to a position of the output, of a channel.
-        positions: sizes of the output; so many that one does not count where they are not known.
+        row: positions of a row of the output.
     """
 
     group: int
@@ -45,22 +48,20 @@ class _Kernel(NamedTuple):
     dims: tuple[int, ...]
     side_by_side: bool
     steps: int
-    positions: tuple[float, ...]
+    row: int
 
     @classmethod
     def of(cls, conv: ir.Node) -> _Kernel:
-        """Sizes that are not known are 16."""
         weight = conv.inputs[1]
-        known = weight.shape if weight is not None and weight.shape is not None else (_BLOCK, _BLOCK)
-        dims = [d if isinstance(d, int) else _BLOCK for d in known]
+        known = weight.shape if weight is not None and weight.shape is not None else (UNKNOWN, UNKNOWN)
+        dims = [d if isinstance(d, int) else UNKNOWN for d in known]
         group = conv.attributes.get_int("group", 1)
         gap = conv.attributes.get_ints("dilations", [1])[-1]
         steps = math.prod(conv.attributes.get_ints("strides", [1]))
-        shape = conv.outputs[0].shape
-        positions = (
-            tuple(d if isinstance(d, int) else math.inf for d in shape[2:]) if shape is not None else (math.inf,)
-        )
-        return cls(group, max(dims[0] // group, 1), dims[1], tuple(dims[2:]), gap == 1, steps, positions)
+        made = conv.outputs[0].shape
+        last = made[-1] if made is not None and len(made) > 2 else None
+        row = last if isinstance(last, int) else UNKNOWN
+        return cls(group, max(dims[0] // group, 1), dims[1], tuple(dims[2:]), gap == 1, steps, row)
 
     @property
     def taps(self) -> int:
@@ -105,11 +106,6 @@ class _Kernel(NamedTuple):
         """That are copied at once: a row of taps side by side, but every tap for each group of channels alone."""
         return self.taps // self.dims[-1] if self.side_by_side and self.group == 1 else self.taps
 
-    @property
-    def elements(self) -> float:
-        """Of the output."""
-        return math.prod(self.positions) * self.outputs * self.group
-
     def takes(self, cost: Linear, terms: float | None = None, share: float = 1.0) -> float:
         """Nanoseconds for a position of a group.
 
@@ -121,7 +117,7 @@ class _Kernel(NamedTuple):
         terms = self.terms if terms is None else terms
         padded = _up(self.outputs)
         took = cost.padded * terms * padded * share * (cost.alone if padded == _BLOCK else 1.0)
-        copied = cost.term + cost.apart * (self.steps > 1) + cost.row / self.positions[-1]
+        copied = cost.term + cost.apart * (self.steps > 1) + cost.row / self.row
         took += (cost.mac * self.outputs + copied) * terms
         took += cost.output * self.outputs + cost.fixed
         return took + cost.tap * self.taps + cost.piece * self.pieces
@@ -131,15 +127,15 @@ def _up(channels: int) -> int:
     return -(-channels // _BLOCK) * _BLOCK
 
 
-def conv_cost(node: ir.Node, products: Products = VNNI) -> tuple[float, float]:
-    """In float and in integers, in the unit of the table for each output element."""
+def conv_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
+    """In float and in integers, in the unit of the table for each element of the output, of so many."""
     kernel = _Kernel.of(node)
     if kernel.depthwise:
         as_float, as_integer = _depthwise(kernel, share_whole(node), products)
     else:
         as_float, as_integer = _float(kernel, node, products), _integer(kernel, products)
     made = (kernel.group if kernel.depthwise else kernel.outputs) * products.unit
-    numbers, elements = kernel.terms * kernel.outputs * kernel.group, kernel.elements * products.unit
+    numbers, elements = kernel.terms * kernel.outputs * kernel.group, elements * products.unit
     as_call = [each * numbers for each in products.weights]
     return as_float / made + as_call[0] / elements, as_integer / made + (as_call[1] + products.call) / elements
 

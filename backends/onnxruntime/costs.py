@@ -18,29 +18,30 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.backends.onnxruntime.convolutions import conv_cost
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost
 from onnxq.backends.onnxruntime.processors import NO_VNNI, VNNI, Products
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
 
-__all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "without_vnni"]
+__all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "spill", "without_vnni"]
 
 
-def matmul_cost(node: ir.Node, products: Products = VNNI) -> tuple[float, float]:
-    """By the inner dimension."""
+def matmul_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
+    """By the inner dimension, and by the weights for few rows."""
     weight = node.inputs[1]
-    inner = 64
+    inner, numbers = 64, 0.0
     if weight is not None and weight.shape is not None and len(weight.shape) >= 2:
         position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 else -2
         dim = weight.shape[position]
-        inner = dim if isinstance(dim, int) else inner
+        inner, numbers = dim if isinstance(dim, int) else inner, _size(weight)
     as_float, as_integer = (
-        (element + term * inner) / products.unit for element, term in zip(products.element, products.term, strict=True)
+        (element + term * inner + each * numbers / elements) / products.unit
+        for element, term, each in zip(products.element, products.term, products.weights, strict=True)
     )
     return as_float, as_integer
 
 
-def add_cost(node: ir.Node) -> tuple[float, float]:
+def add_cost(node: ir.Node, _: float) -> tuple[float, float]:
     """A float convolution of planes adds what comes from elsewhere to what nothing else reads of it, for nothing."""
     return (0.02 if any(map(_adds_up, node.inputs)) else 0.12), 0.105
 
@@ -52,7 +53,9 @@ def _adds_up(value: ir.Value | None) -> bool:
     return value.shape is not None and len(value.shape) == 4 and len(value.uses()) == 1
 
 
-def mean_cost(node: ir.Node, *, as_float: tuple[float, float], as_integer: tuple[float, float]) -> tuple[float, float]:
+def mean_cost(
+    node: ir.Node, _: float, *, as_float: tuple[float, float], as_integer: tuple[float, float]
+) -> tuple[float, float]:
     """By the elements that become one: what it takes without them, and what each takes."""
     data = node.inputs[0]
     dims = data.shape[2:] if data is not None and data.shape is not None else (16, 16)
@@ -60,18 +63,22 @@ def mean_cost(node: ir.Node, *, as_float: tuple[float, float], as_integer: tuple
     return as_float[0] + as_float[1] * area, as_integer[0] + as_integer[1] * area
 
 
-def max_cost(node: ir.Node) -> tuple[float, float]:
+def max_cost(node: ir.Node, _: float) -> tuple[float, float]:
     """By the taps, between convolutions."""
     taps = math.prod(node.attributes.get_ints("kernel_shape", (3, 3)))
     return 0.18 + 0.0045 * taps, 0.12 + 0.0095 * taps
 
 
-def sigmoid_cost(node: ir.Node, *, of_silu: tuple[float, float], alone: tuple[float, float]) -> tuple[float, float]:
+def sigmoid_cost(
+    node: ir.Node, _: float, *, of_silu: tuple[float, float], alone: tuple[float, float]
+) -> tuple[float, float]:
     """In a SiLU onnxruntime computes it and the product in one float kernel; in integers each is a table or a loop."""
     return of_silu if _of_silu(node) else alone
 
 
-def mul_cost(node: ir.Node, *, of_silu: tuple[float, float], alone: tuple[float, float]) -> tuple[float, float]:
+def mul_cost(
+    node: ir.Node, _: float, *, of_silu: tuple[float, float], alone: tuple[float, float]
+) -> tuple[float, float]:
     """The product of a SiLU, or another."""
     makers = [value.producer() for value in node.inputs if value is not None]
     return of_silu if any(m is not None and m.op_type == "Sigmoid" and _of_silu(m) for m in makers) else alone
@@ -87,22 +94,60 @@ MOVED = ("Transpose", "Slice", "Split", "Gather", "Expand", "DepthToSpace", "Spa
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 """Operators that give other dimensions to the same memory, of floats and integers alike: 2 µs at any size."""
 
+
+def spill(elements: float) -> float:
+    """Nanoseconds more for each float written or read where a tensor has so many: from 3 to 13 MB on.
+
+    Tensors of 8-bit integers are a quarter as large; their kernels take as long as before.
+    """
+    return _SPILLED * min(max(math.log2(max(elements, 1.0) / _HELD) / 2, 0.0), 1.0)
+
+
+_HELD = 800_000
+"""Floats that caches hold, among all that a net keeps."""
+_SPILLED = 0.1
+_OF_CONVOLUTIONS = 2.5
+"""Times ``_SPILLED``: what convolutions take more for each element in and out."""
+
+
+def _streamed(cost: tuple[float, float] | Cost, times: float = 1.0) -> Cost:
+    """A cost, and that of large float tensors written and read."""
+
+    def costs(node: ir.Node, elements: float) -> tuple[float, float]:
+        as_float, as_integer = cost(node, elements) if callable(cost) else cost
+        read = sum(
+            spill(size) * size for v in node.inputs if v is not None and v.const_value is None and (size := _size(v))
+        )
+        return as_float + times * (spill(elements) + read / elements), as_integer
+
+    return costs
+
+
+def _size(value: ir.Value) -> float:
+    """Number of elements, with 1 for a first dimension that is not known."""
+    if value.shape is None:
+        return 1.0
+    first, *others = [*value.shape] or [1]
+    sizes = [first if isinstance(first, int) else 1, *(d if isinstance(d, int) else UNKNOWN for d in others)]
+    return float(max(math.prod(sizes), 1))
+
+
 COSTS: Mapping[str, tuple[float, float] | Cost] = {
-    "Conv": conv_cost,
+    "Conv": _streamed(conv_cost, _OF_CONVOLUTIONS),
     "Gemm": matmul_cost,
     "MatMul": matmul_cost,
-    "Add": add_cost,
-    "Mul": partial(mul_cost, of_silu=(0.07, 0.18), alone=(0.12, 0.185)),
-    "Concat": (0.08, 0.22),
-    "GlobalAveragePool": partial(mean_cost, as_float=(4.0, 0.04), as_integer=(8.0, 0.03)),
-    "AveragePool": (0.17, 3.6),
-    "LeakyRelu": (0.19, 0.245),
-    "Sigmoid": partial(sigmoid_cost, of_silu=(0.07, 0.235), alone=(0.21, 0.245)),
-    "Softmax": (0.355, 2.15),
-    "MaxPool": max_cost,
+    "Add": _streamed(add_cost),
+    "Mul": _streamed(partial(mul_cost, of_silu=(0.07, 0.18), alone=(0.12, 0.185))),
+    "Concat": _streamed((0.08, 0.22)),
+    "GlobalAveragePool": _streamed(partial(mean_cost, as_float=(4.0, 0.04), as_integer=(8.0, 0.03))),
+    "AveragePool": _streamed((0.17, 3.6)),
+    "LeakyRelu": _streamed((0.19, 0.245)),
+    "Sigmoid": _streamed(partial(sigmoid_cost, of_silu=(0.07, 0.235), alone=(0.21, 0.245))),
+    "Softmax": _streamed((0.355, 2.15)),
+    "MaxPool": _streamed(max_cost),
     # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
-    "Resize": (0.055, 0.57),
-    **dict.fromkeys(MOVED, (0.115, 0.04)),
+    "Resize": _streamed((0.055, 0.57)),
+    **dict.fromkeys(MOVED, _streamed((0.115, 0.04))),
     **dict.fromkeys(VIEWS, (0.01, 0.01)),
 }
 """Row of the table → what it costs with VNNI."""
@@ -156,5 +201,6 @@ def without_vnni(target: Backend) -> Backend:
             ("Conv", "Sigmoid"): 1.5,
             ("Conv", "Tanh"): 2.0,
         },
+        spill=lambda _: 0.0,
         overflowing=None,
     )

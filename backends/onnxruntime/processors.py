@@ -95,7 +95,7 @@ class Products:
         integer: depthwise in integers, by what the number of channels is divided by: 16, 8, 4 or 1.
         volume_tap: more for each tap of volumes.
         left: more of integers for each tap of each channel that is left over of blocks of 8.
-        weights: of convolutions in float and in integers: for each number of the weights, which come from afar.
+        weights: in float and in integers: for each number of the weights, which come from afar.
         call: of a call, more in integers than in float.
         entry: for each element of a model input of few channels, in float.
         term: of a product of matrices, float and integer: for each term of an element's sum.

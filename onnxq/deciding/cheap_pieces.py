@@ -131,21 +131,20 @@ class _Small:
         inside, backend = set(piece), self._backend
         total = 0.0
         for node in inside:
-            as_float, as_integer = self._rules[node].costs(node)
-            total += (as_float - as_integer) * self._size(node.outputs[0])
+            as_float, as_integer = self._rules[node].costs(node, self._size(node.outputs[0]))
+            total += as_float - as_integer
             function = self._behind.get(node)
             rule = row(backend, function) if function is not None else None
             if function is not None and rule is not None:
-                total += rule.costs(function)[0] * self._size(function.outputs[0])
+                total += rule.costs(function, self._size(function.outputs[0]))[0]
             for value in node.inputs:
                 maker = self._maker(value)
                 if value is not None and maker not in inside and maker and maker.name in self._plan.quantized:
-                    total += backend.dequantize_cost * self._size(value) + backend.node_cost
+                    total += backend.leaving(self._size(value))
             total += self._elsewhere(node, inside)
             for value in self._outputs(node):
                 if any(use.node not in inside and use.node.name in self._plan.quantized for use in value.uses()):
-                    total += (backend.quantize_cost + self._rules[node].cost_behind) * self._size(value)
-                    total += backend.node_cost
+                    total += backend.entering(self._size(value)) + self._rules[node].cost_behind * self._size(value)
         return max(total, 0.0)
 
     def _elsewhere(self, node: ir.Node, inside: Collection[ir.Node]) -> float:

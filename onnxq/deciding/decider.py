@@ -142,7 +142,7 @@ class Decider:
         for node in self.model.graph.all_nodes():
             rule = row(self.target, node) if node.name and node.name in plan.quantized else None
             if rule is not None and (not kinds or rule.kind in kinds):
-                found[node.name or ""] = rule.costs(node)[0] * self.sizes.get(node.outputs[0].name or "", 1)
+                found[node.name or ""] = rule.costs(node, self.sizes.get(node.outputs[0].name or "", 1))[0]
         return found
 
     def keep_float(self, reasons: Mapping[str, str], *, store: bool = False) -> None:

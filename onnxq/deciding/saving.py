@@ -45,7 +45,7 @@ def saving(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[str, in
         rule = row(backend, node)
         if rule is None:
             continue
-        as_float, as_integer = (cost * sizes.get(node.outputs[0].name or "", 1) for cost in rule.costs(node))
+        as_float, as_integer = rule.costs(node, sizes.get(node.outputs[0].name or "", 1))
         whole += as_float
         known &= node.name not in plan.quantized or node.outputs[0].name in sizes
         saved += as_float - as_integer if node.name in plan.quantized else 0.0
@@ -65,12 +65,12 @@ def _conversions(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[s
             continue
         size, producer = sizes.get(site.tensor, 1), value.producer()
         if producer is None or not _in_integers(producer, plan):
-            cost += backend.quantize_cost * size + backend.node_cost
+            cost += backend.entering(size)
             rule = row(backend, producer) if producer is not None else None
-            cost += backend.reorder_cost * size if rule is not None and rule.kind is Kind.COMPUTE else 0.0
+            cost += backend.reordering(size) if rule is not None and rule.kind is Kind.COMPUTE else 0.0
             continue
         readers = sum(not _in_integers(use.node, plan) for use in value.uses()) + value.is_graph_output()
-        cost += (backend.dequantize_cost * size + backend.node_cost) * readers
+        cost += backend.leaving(size) * readers
     return cost
 
 

@@ -97,8 +97,8 @@ class _Costs:
     def add_node(self, node: ir.Node, rule: OpRule) -> None:
         """What a node costs either way."""
         cut, backend, behind = self.cut, self.backend, self.output(node)
-        as_float, as_integer = rule.costs(node)
-        float_cost, integer_cost = as_float * self.size(behind) / _WORTH, as_integer * self.size(behind)
+        as_float, integer_cost = rule.costs(node, self.size(behind))
+        float_cost = as_float / _WORTH
         if node in self.forced:
             cut.edge(_INTEGER, node, _FOREVER)
         elif (before := _float_fusion(backend, node)) is not None and before in self.rules:
@@ -117,14 +117,14 @@ class _Costs:
     def add_tensor(self, value: ir.Value) -> None:
         """What it costs to convert a tensor, on its way into integers and out of them."""
         cut, backend = self.cut, self.backend
-        enter = _units(backend.quantize_cost * self.size(value) + backend.node_cost)
+        enter = _units(backend.entering(self.size(value)))
         producer = _producer(value, self.absorbed)
         integer_readers = [use.node for use in value.uses() if use.node in self.rules]
         origin: Hashable = _FLOAT
         if producer is not None and producer in self.rules and self.rules[producer].needs_output(producer):
             origin = producer
             if self.rules[producer].kind is Kind.COMPUTE:
-                enter += _units(backend.reorder_cost * self.size(value))
+                enter += _units(backend.reordering(self.size(value)))
             enter += _units(self.rules[producer].cost_behind * self.size(value))
             self._add_leaving(value, producer, integer_readers)
         if integer_readers:
@@ -142,10 +142,10 @@ class _Costs:
         copies = max(readers - len(integer_readers), 1)
         leaves = ("leaves", value)  # integer only if every reader is
         lost = split if copies > 1 else 0.0
-        leave = (backend.dequantize_cost * copies + lost) * size + backend.node_cost * copies
+        leave = backend.leaving(size) * copies + lost * size
         cut.edge(producer, leaves, _units(leave))
         if len(integer_readers) > 1 and value in self.split:
-            again = (backend.dequantize_cost + split) * size + backend.node_cost
+            again = backend.leaving(size) + split * size
             cut.edge(producer, integer_readers[0], _units(again))  # paid when that is float and the producer is not
         for reader in integer_readers:
             cut.edge(leaves, reader, _FOREVER)

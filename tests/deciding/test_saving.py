@@ -26,7 +26,7 @@ def test_it_is_what_the_table_says_of_the_layers_in_integers() -> None:
     for node in all_nodes(model):
         rule = row(target, node)
         assert rule is not None
-        times[node.name] = [cost * sizes[node.outputs[0].name or ""] for cost in rule.costs(node)]
+        times[node.name] = list(rule.costs(node, sizes[node.outputs[0].name or ""]))
     plan = onnxq.plan(model, options=onnxq.Options(placement="compute", exclude=("second",)))
     assert set(plan.quantized) == {"first"}
     expected = (times["first"][0] - times["first"][1]) / (times["first"][0] + times["second"][0])
@@ -67,7 +67,7 @@ def test_conversions_are_paid_where_integers_begin_and_end() -> None:
     target, size = backend_named("onnxruntime"), 32 * 24 * 24
     plan = onnxq.plan(model, options=onnxq.Options(placement="compute"))
     assert set(plan.quantized) == {"first", "second"} and len(plan.absorbed) == 1
-    whole = sum(rule.costs(node)[0] * size for node in all_nodes(model) if (rule := row(target, node)) is not None)
+    whole = sum(rule.costs(node, size)[0] for node in all_nodes(model) if (rule := row(target, node)) is not None)
     paid = (target.quantize_cost + 2 * target.dequantize_cost) * size + 3 * target.node_cost
     found = saving(model, plan, target, dict.fromkeys("xsarbyz", size))
     assert found.net == pytest.approx(found.most - paid / whole)
@@ -80,7 +80,7 @@ def test_leaving_the_layout_of_float_convolutions_is_paid() -> None:
     model = ir.from_proto(build(text, w=normal(32, 32, 1, 1), v=normal(32, 32, 1, 1)))
     target, size = backend_named("onnxruntime"), 32 * 24 * 24
     plan = onnxq.plan(model, options=onnxq.Options(placement="compute", exclude=("first",)))
-    whole = sum(rule.costs(node)[0] * size for node in all_nodes(model) if (rule := row(target, node)) is not None)
+    whole = sum(rule.costs(node, size)[0] for node in all_nodes(model) if (rule := row(target, node)) is not None)
     outputs = sum(site.tensor == "y" and site.role == "activation" for site in plan.sites)
     paid = (target.quantize_cost + target.reorder_cost + outputs * target.dequantize_cost) * size
     found = saving(model, plan, target, dict.fromkeys("xay", size))

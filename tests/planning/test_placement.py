@@ -72,7 +72,7 @@ def _cost(
     total = 0.0
     serving = _serving(rules, forced)
     for node, rule in rules.items():
-        as_float, as_integer = rule.costs(node)
+        as_float, as_integer = rule.costs(node, 1.0)
         total += (as_integer if node in integer else as_float / GAIN) * elements(node.outputs[0])
     for value in (*graph.inputs, *(n.outputs[0] for n in graph)):
         size = elements(value)

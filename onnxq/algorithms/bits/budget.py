@@ -147,12 +147,12 @@ class Costs:
         rule = row(self.target, node)
         if rule is None or rule.kind is not Kind.COMPUTE:
             return 0.0
-        as_float, as_integer = rule.costs(node)
         count = size_of(node.outputs[0], self.sizes)
+        as_float, as_integer = rule.costs(node, count)
         if stored_bits(bits) <= 8 and act_bits <= 8:
-            return as_integer * count
-        around = self.target.dequantize_cost * size_of(node.inputs[0], self.sizes) + self.target.quantize_cost * count
-        return as_float * count + around
+            return as_integer
+        around = self.target.leaving(size_of(node.inputs[0], self.sizes)) + self.target.entering(count)
+        return as_float + around
 
 
 def stored_bits(bits: int) -> int:
