@@ -188,10 +188,11 @@ def _depthwise(kernel: _Kernel, whole: float, products: Products) -> tuple[float
 
     left_over = next(index for index, of in enumerate((_BLOCK, _BLOCK // 2, _FOURS, 1)) if channels % of == 0)
     as_integer = takes(products.integer[left_over], channels) + products.left * taps * (channels % (_BLOCK // 2))
+    if not kernel.planes and not kernel.volumes:
+        return takes(products.lines, channels), as_integer
+    as_integer += products.plane
     if kernel.volumes:
         return takes(products.volumes, channels), as_integer + products.volume_tap * taps
-    if not kernel.planes:
-        return takes(products.lines, channels), as_integer
     if channels % _FOURS:
         return takes(products.planes_odd, channels, whole), as_integer
     compiled = kernel.dims in _SQUARES

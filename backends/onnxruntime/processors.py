@@ -93,6 +93,7 @@ class Products:
         lines: of lines.
         volumes: of volumes.
         integer: depthwise in integers, by what the number of channels is divided by: 16, 8, 4 or 1.
+        plane: more of planes and volumes.
         volume_tap: more for each tap of volumes.
         left: more of integers for each tap of each channel that is left over of blocks of 8.
         weights: in float and in integers: for each number of the weights, which come from afar.
@@ -122,6 +123,7 @@ class Products:
     lines: Depthwise
     volumes: Depthwise
     integer: tuple[Depthwise, Depthwise, Depthwise, Depthwise]
+    plane: float
     volume_tap: float
     left: float
     weights: tuple[float, float]
@@ -157,7 +159,8 @@ VNNI = Products(
     planes_odd=Depthwise(both=0.08, edge=14.0, edge_both=0.08, read=0.5),
     lines=Depthwise(channel=0.08, both=0.0935),
     volumes=Depthwise(channel=0.03, both=0.217),
-    integer=(Depthwise(7.2, 0.4, 0.06, 0.0119), *(Depthwise(4.0, 0.65, 0.16, 0.0444),) * 3),
+    integer=(Depthwise(3.7, 0.4, 0.06, 0.0119), *(Depthwise(0.5, 0.65, 0.16, 0.0444),) * 3),
+    plane=3.5,
     volume_tap=3.9,
     left=0.35,
     weights=(0.14, 0.05),
@@ -193,6 +196,7 @@ NO_VNNI = Products(
         Depthwise(7.4, 3.52, both=0.040),
         Depthwise(10.0, 6.5, 0.35, 0.08),
     ),
+    plane=0.0,
     volume_tap=6.4,
     left=0.0,
     weights=(0.0, 0.0),
