@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         OptionError,
         OutputError,
         StatisticsError,
+        TargetsError,
         VerificationError,
     )
     from onnxq.finetune import finetune
@@ -118,6 +119,7 @@ __all__ = [
     "Statistics",
     "StatisticsError",
     "StatisticsView",
+    "TargetsError",
     "TensorErrors",
     "TensorStatistics",
     "Verification",

@@ -61,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _run(args)
         sys.stdout.flush()
     except UsageError as error:
-        complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {error}")
+        complaints.error(error)
         code = ExitCode.USAGE
         _document(as_json, error)
     except OnnxqError as error:
-        complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {error}")
+        complaints.error(error)
         code = ExitCode.FAILED
         _document(as_json, error)
         _trace(complaints, verbose)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = ExitCode.FAILED
         outside = stdout_error(error) or cause_outside(error)
         if outside is not None:
-            complaints.line(f"onnxq: {complaints.style('error', 'bold', 'red')}: {outside}")
+            complaints.error(outside)
             _document(as_json, outside)
             _trace(complaints, verbose)
             return code
@@ -115,10 +115,9 @@ def _document(wanted: bool, error: BaseException, hint: str | None = None) -> No
     """Print what went wrong where ``--json`` asks for it; the message for people is on stderr as always."""
     if not wanted:
         return
-    kind, what = type(error).__name__, str(error)
-    said: dict[str, str | None] = {"kind": kind, "what": what, "where": None, "hint": hint}
+    said = {"kind": type(error).__name__, "what": str(error), "where": None, "hint": hint}
     if isinstance(error, OnnxqError):
-        said |= {"what": error.what, "where": error.where, "hint": error.hint}
+        said = error.report()
     with suppress(OSError):
         _print({"error": said})
 

@@ -11,7 +11,7 @@ from onnxq.locations import artifact_path, require_output, require_several, spar
 from onnxq.options import Options
 from onnxq.prepare import Source
 from onnxq.quantized import Quantized
-from onnxq.several import for_each_target, names_of
+from onnxq.several import for_each_target, for_those_that_take_it, names_of, require_all
 
 __all__ = ["deploy_all"]
 
@@ -35,7 +35,8 @@ def deploy_all(
         The quantized models by target, in the order given.
 
     Raises:
-        BackendError: the model carries no quantizers, or some that a target refuses; every such target is named.
+        TargetsError: some targets refuse the model or its quantizers; the others are written.
+        BackendError: the model carries no quantizers, or all targets refuse them.
         OnnxqError: anything else that goes wrong; nothing is written then.
     """
     options, names = Options.of(options), names_of(backends)
@@ -43,11 +44,10 @@ def deploy_all(
     require_output(output, several=True)
     paths = {} if output is None else {name: artifact_path(output, model, name, several=True) for name in names}
 
-    def deployed(name: str) -> Quantized:
-        form = backend_named(name).format_named(options.format)
-        if name in paths:
-            spare(beside=form.sidecars(paths[name]), model=model)
-        return deploy(model, backend=name, options=options)
-
-    made = dict(zip(names, for_each_target(names, names, deployed), strict=True))
-    return {name: result.written(paths[name]) if name in paths else result for name, result in made.items()}
+    forms = for_each_target(names, lambda name: backend_named(name).format_named(options.format))
+    for name, path in paths.items():
+        spare(beside=forms[name].sidecars(path), model=model)
+    made, refused = for_those_that_take_it(names, lambda name: deploy(model, backend=name, options=options))
+    made = {name: result.written(paths[name]) if name in paths else result for name, result in made.items()}
+    require_all(made, refused, written=bool(paths))
+    return made

@@ -11,12 +11,16 @@
     ├── ExecutionError      onnxruntime could not load or run a model
     ├── OutputError         the result could not be written
     ├── MetricError         the user's own metric: missing, raises, or gives no number
-    └── VerificationError   onnxq's own result failed its final check
+    ├── VerificationError   onnxq's own result failed its final check
+    └── TargetsError        some of several targets refused the model; the others are made
 
 A message says what went wrong, where (file, node, tensor, sample) and what to do about it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = [
     "BackendError",
@@ -28,6 +32,7 @@ __all__ = [
     "OptionError",
     "OutputError",
     "StatisticsError",
+    "TargetsError",
     "VerificationError",
 ]
 
@@ -45,6 +50,10 @@ class OnnxqError(Exception):
         self.what, self.where, self.hint = what, where, hint
         head = f"{where}: {what}" if where else what
         super().__init__(f"{head}. {hint}" if hint else head)
+
+    def report(self) -> dict[str, str | None]:
+        """What ``--json`` says of it."""
+        return {"kind": type(self).__name__, "what": self.what, "where": self.where, "hint": self.hint}
 
 
 class ModelError(OnnxqError):
@@ -81,3 +90,27 @@ class MetricError(OnnxqError):
 
 class VerificationError(OnnxqError):
     """The result failed its final check; nothing was written."""
+
+
+class TargetsError(OnnxqError):
+    """Some of several targets refused the model; what the others gave is made, and written where it was to be.
+
+    Args:
+        what: see :class:`OnnxqError`.
+        where: see :class:`OnnxqError`.
+        hint: see :class:`OnnxqError`.
+        made: what would have been returned, of the targets that took it.
+        refused: the error of each of the others, by name.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        made: Mapping[str, Any],
+        refused: Mapping[str, OnnxqError],
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.made, self.refused = dict(made), dict(refused)

@@ -19,7 +19,7 @@ from onnxq.console.deadline import end_of_share
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import listed
 from onnxq.effort import end_of
-from onnxq.errors import OutputError
+from onnxq.errors import OnnxqError, OutputError
 from onnxq.graph.shapes import inputs_of_unknown_size, shapes_of_one, sizes_at
 from onnxq.job import Job
 from onnxq.locations import artifact_path, require_file, require_output, require_several, spare
@@ -33,7 +33,7 @@ from onnxq.planning.placement import UNKNOWN_DIM
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared, Source
 from onnxq.quantized import Quantized
-from onnxq.several import for_each_target, names_of
+from onnxq.several import for_each_target, for_those_that_take_it, names_of, require_all
 
 __all__ = ["calibrate", "plan", "plan_fitted", "quantize", "quantize_all"]
 
@@ -169,11 +169,11 @@ def quantize(
     until = end_of(max_minutes, options)
     job = Job(backend, options)
     require_output(output)
-    paths = [] if output is None else [artifact_path(output, model, backend)]
+    paths = {} if output is None else {backend: artifact_path(output, model, backend)}
     asked = _Request(model, data, statistics, options, image, reporter or Silent(), until)
-    (result,) = asked.results([job], paths)
-    say(result.verification)
-    return result.written(*paths) if paths else result
+    results, _ = asked.results({backend: job}, paths)
+    say(results[backend].verification)
+    return results[backend].written(*paths.values()) if paths else results[backend]
 
 
 def quantize_all(
@@ -205,22 +205,24 @@ def quantize_all(
         The quantized models by target, in the order given.
 
     Raises:
-        OnnxqError: anything that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
+        TargetsError: some targets refuse the model, or their result fails its final check; the others are written.
+        OnnxqError: anything else that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options = Options.of(options)
     until = end_of(max_minutes, options)
     names = names_of(backends)
     require_several(output)
-    jobs = for_each_target(names, names, lambda name: Job(name, options))
+    jobs = for_each_target(names, lambda name: Job(name, options))
     require_output(output, several=True)
-    paths = [] if output is None else [artifact_path(output, model, name, several=True) for name in names]
+    paths = {} if output is None else {name: artifact_path(output, model, name, several=True) for name in names}
     asked = _Request(model, data, statistics, options, image, reporter or Silent(), until)
-    results = asked.results(jobs, paths)
-    for name, result in zip(names, results, strict=True):
+    results, refused = asked.results(jobs, paths)
+    for name, result in results.items():
         say(result.verification, prefix=f"{name}: ")
     if paths:
-        results = [result.written(path) for result, path in zip(results, paths, strict=True)]
-    return dict(zip(names, results, strict=True))
+        results = {name: result.written(paths[name]) for name, result in results.items()}
+    require_all(results, refused, written=bool(paths))
+    return results
 
 
 @dataclass(frozen=True)
@@ -235,27 +237,32 @@ class _Request:
     reporter: Reporter
     until: float
 
-    def results(self, jobs: Sequence[Job], paths: Sequence[Path]) -> list[Quantized]:
-        """The quantized model of each job, not yet written to its path; no paths: it is not going to be."""
+    def results(
+        self, jobs: Mapping[str, Job], paths: Mapping[str, Path]
+    ) -> tuple[dict[str, Quantized], dict[str, OnnxqError]]:
+        """The quantized model of each target, not yet written to its path, and what others refuse; no paths: it is not
+        going to be.
+        """
         require_one(self.data, self.statistics, self.options, self.image)
-        beside = [f for job, path in zip(jobs, paths, strict=False) for f in job.format.sidecars(path)]
-        spare(*paths, beside=beside, data=self.data, statistics=self.statistics)
+        beside = [file for name, path in paths.items() for file in jobs[name].format.sidecars(path)]
+        spare(*paths.values(), beside=beside, data=self.data, statistics=self.statistics)
         given = self._given_statistics()
         prepared = Prepared(self.model, self.options)
-        spare(*paths, beside=beside, model=prepared.model)
-        names = [job.target.name for job in jobs]
-        fitted = for_each_target(names, jobs, lambda job: job.fitted(prepared))
+        spare(*paths.values(), beside=beside, model=prepared.model)
+        fitted, refused = for_those_that_take_it(list(jobs), lambda name: jobs[name].fitted(prepared))
+        names = list(fitted)
         if given is None:
             statistics = observe(prepared, self.data, self.options, self.image, self.reporter, names, passing=True)
         else:
             given.require_of(model_digest(prepared.model))
             statistics = given
         said = too_few_kept(statistics, self.options)
-        results: list[Quantized] = []
-        for job, fit in zip(jobs, fitted, strict=True):
-            share = end_of_share(self.until, len(jobs) - len(results))
-            results.append(_warned(job.run(prepared, fit, statistics, self.reporter, share), said))
-        return results
+
+        def run(name: str) -> Quantized:
+            share = end_of_share(self.until, len(names) - names.index(name))
+            return _warned(jobs[name].run(prepared, fitted[name], statistics, self.reporter, share), said)
+
+        return for_those_that_take_it(names, run, refused)
 
     def _given_statistics(self) -> Statistics | None:
         """Those given, read where they are a file."""

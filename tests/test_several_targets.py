@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,9 @@ import onnxq
 from onnxq import Options
 from onnxq.cli import main
 from onnxq.console.exit_codes import ExitCode
-from onnxq.errors import OnnxqError, OptionError
+from onnxq.errors import OnnxqError, OptionError, TargetsError, VerificationError
+from onnxq.job import Job
+from onnxq.quantized import Quantized
 from tests.models import build, feeds_for, normal, renamed
 from tests.targets import TARGETS, residual
 
@@ -56,21 +59,70 @@ def test_command_line(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.C
     assert sorted(p.name for p in (tmp_path / "again").iterdir()) == ["net_onnxruntime.onnx", "net_tvm.onnx"]
 
 
-def test_what_some_targets_refuse_is_told_of_all_of_them_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_all_targets_refuse_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["onnxq.quantize"], "observe", lambda *_: pytest.fail("it calibrated"))
     model = renamed(residual(), {"x": "an input"})
     feeds = [{"an input": f["x"]} for f in FEEDS]
     newer = Options(opset=20)
     with pytest.raises(OnnxqError) as raised:
-        onnxq.quantize_all(model, feeds, backends=["tvm", "tengine", "rknn"], options=newer)
+        onnxq.quantize_all(model, feeds, backends=["tengine", "rknn"], options=newer)
     text = str(raised.value)
-    assert text.startswith("2 of 3 targets: tengine: ") and "holds blanks" in text
+    assert text.startswith("2 of 2 targets: tengine: ") and "holds blanks" in text
     assert "; rknn: opset: rknn reads models up to opset 19" in text
-    assert text.endswith("Nothing was written; the others are made with --backend tvm")
-    with pytest.raises(OptionError, match=r"^1 of 2 targets: rknn: .*the others are made with --backend tvm$"):
-        onnxq.quantize_all(model, feeds, backends=["tvm", "rknn"], options=newer)
+    assert text.endswith("Nothing was written")
+    with pytest.raises(OptionError, match=r"^1 of 2 targets: rknn: .*the others are made with --backend snpe$"):
+        onnxq.quantize_all(model, feeds, backends=["snpe", "rknn"], options=Options(format="encodings-0.6.1"))
     with pytest.raises(OptionError, match=r"^exclude: 'nothing' matches no"):  # the same for all: said once, as it is
         onnxq.quantize_all(residual(), FEEDS, backends=["tvm", "rknn"], options=Options(exclude=("nothing",)))
+
+
+def test_what_some_targets_refuse_keeps_the_others_from_nothing(tmp_path: Path) -> None:
+    model = renamed(residual(), {"x": "an input"})
+    feeds = [{"an input": f["x"]} for f in FEEDS]
+    newer = Options(opset=20)
+    with pytest.raises(TargetsError) as raised:
+        onnxq.quantize_all(model, feeds, backends=["tengine", "tvm", "rknn"], options=newer, output=tmp_path / "all")
+    error = raised.value
+    assert list(error.refused) == ["tengine", "rknn"] and isinstance(error.refused["rknn"], OptionError)
+    assert str(error).startswith("2 of 3 targets: tengine: ") and str(error).endswith("Written without them: tvm")
+    alone = onnxq.quantize(model, feeds, backend="tvm", options=newer, output=tmp_path / "tvm")
+    assert list(error.made) == ["tvm"]
+    (file,) = (tmp_path / "all").iterdir()
+    assert (file,) == error.made["tvm"].files and file.read_bytes() == alone.files[0].read_bytes()
+
+
+def test_a_result_that_fails_keeps_the_others_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Job.run
+
+    def failing(self: Job, *given: Any) -> Quantized:
+        if self.target.name != "tvm":
+            raise VerificationError("not a number")
+        return run(self, *given)
+
+    monkeypatch.setattr(Job, "run", failing)
+    with pytest.raises(TargetsError, match=r"^1 of 2 targets: snpe: not a number\. Made without it: tvm$"):
+        onnxq.quantize_all(residual(), FEEDS, backends=["snpe", "tvm"])
+    with pytest.raises(OnnxqError, match=r"^2 of 2 targets: rknn: opset.*; snpe: not a number\. Nothing was written$"):
+        onnxq.quantize_all(residual(), FEEDS, backends=["snpe", "rknn"], options=Options(opset=20))
+
+
+def test_what_some_targets_refuse_on_the_command_line(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = (str(path) for path in files)
+    several = ["--backend", "rknn", "--backend", "tvm", "--opset", "20", "-o", str(tmp_path / "out")]
+    assert main(["quantize", model, "--data", data, *several]) == ExitCode.FAILED
+    said = capsys.readouterr()
+    assert "net_tvm.onnx" in said.out and "onnxq: error: 1 of 2 targets: rknn: opset: " in said.err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["net_tvm.onnx"]
+    assert main(["quantize", model, "--data", data, *several, "--json", "-q"]) == ExitCode.FAILED
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert [t["backend"] for t in document["targets"]] == ["tvm"] and document["error"]["kind"] == "TargetsError"
+    assert [(one["backend"], one["kind"]) for one in document["refused"]] == [("rknn", "OptionError")]
+    assert said.err.startswith("onnxq: error: 1 of 2 targets: rknn: ")
+    assert main(["quantize", model, "--data", data, *several, "-v"]) == ExitCode.FAILED
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_remark_about_several_targets_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,22 +180,18 @@ def test_deploying_for_all_gives_what_each_gives_alone(tmp_path: Path) -> None:
         onnxq.deploy_all(source, backends=[])
 
 
-def test_deploy_writes_nothing_where_a_target_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deploy_writes_for_the_targets_that_take_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "an int8 net.onnx"
     onnxq.quantize(residual(), FEEDS, output=source, options=Options(placement="all"))
     out, several = tmp_path / "out", ["--backend", "onnxruntime", "--backend", "vitis", "--backend", "nnie"]
     assert main(["deploy", str(source), *several, "-o", str(out)]) == ExitCode.FAILED
     said = " ".join(capsys.readouterr().err.split())
-    assert (
-        "2 of 3 targets" in said
-        and "vitis" in said
-        and "nnie" in said
-        and "Nothing was written; the others are made with --backend " in said
-    )
-    assert not out.exists()
+    assert "2 of 3 targets" in said and "vitis" in said and "nnie" in said
+    assert said.endswith("Written without them: onnxruntime")
+    assert [p.name for p in out.iterdir()] == ["an int8 net_onnxruntime.onnx"]
     assert main(["deploy", str(source), *several[2:], "-o", str(out)]) == ExitCode.FAILED
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 of 2 targets" in said and "the others" not in said
+    assert "2 of 2 targets" in said and said.endswith("Nothing was written")
     assert main(["deploy", str(source), *several[:2], "--backend", "tvm", "-o", str(out)]) == ExitCode.OK
     assert sorted(p.name for p in out.iterdir()) == ["an int8 net_onnxruntime.onnx", "an int8 net_tvm.onnx"]
 

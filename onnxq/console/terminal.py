@@ -44,6 +44,10 @@ class Screen:
             encoding = getattr(self._stream, "encoding", None) or "ascii"
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
+    def error(self, error: BaseException) -> None:
+        """What went wrong, by the name of the program."""
+        self.line(f"onnxq: {self.style('error', 'bold', 'red')}: {error}")
+
     def style(self, text: str, *names: str) -> str:
         """Text in a style: bold, dim, red, green, yellow, cyan."""
         return f"\x1b[{';'.join(_STYLES[n] for n in names)}m{text}\x1b[0m" if self._colour and text else text

@@ -18,6 +18,7 @@ from onnxq.locations import artifact_path, made_folder, require_output
 from onnxq.rewritten import HOME, require_home, samples_of
 from onnxq.searching import view as search_view
 from onnxq.verbs.answer import Answer, reporter, shows
+from onnxq.verbs.refused import refused, those_made
 from onnxq.verbs.shortfall import fields, shortfall, shortfall_of_whole
 
 __all__ = ["quantize"]
@@ -52,7 +53,9 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
     if (whole := whole_model(args.options.algorithms)) is not None:
         raise OptionError("takes one --backend", where=f"--algorithm {whole.name}")
     start = time.perf_counter()
-    results = onnxq.quantize_all(args.model, args.data, backends=args.backends, **_asked(args))
+    results, error = those_made(
+        lambda: onnxq.quantize_all(args.model, args.data, backends=args.backends, **_asked(args))
+    )
     seconds = time.perf_counter() - start
     if shows(args):
         views.several(screen, args.model, args.output, results, seconds, verbose=args.verbose)
@@ -63,7 +66,8 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
             views.below_floor(screen, below, of=name)
     bad = any(found.values())
     targets = [{**result.report(), **fields(found[name])} for name, result in results.items()]
-    return (ExitCode.BELOW if bad else ExitCode.OK), _document(args, seconds, below_floor=bad, targets=targets)
+    code = ExitCode.FAILED if error is not None else ExitCode.BELOW if bad else ExitCode.OK
+    return code, _document(args, seconds, below_floor=bad, targets=targets, **refused(args, error))
 
 
 def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:

@@ -10,6 +10,7 @@ from onnxq import views
 from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.verbs.answer import Answer, reporter, shows
+from onnxq.verbs.refused import refused, those_made
 from onnxq.verify import TIMEOUT
 
 __all__ = ["deploy", "finetune", "verify"]
@@ -17,9 +18,11 @@ __all__ = ["deploy", "finetune", "verify"]
 
 def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
     """``onnxq deploy``."""
-    start = time.perf_counter()
+    start, error = time.perf_counter(), None
     if len(args.backends) > 1:
-        made = onnxq.deploy_all(args.model, backends=args.backends, output=args.output, options=args.options)
+        made, error = those_made(
+            lambda: onnxq.deploy_all(args.model, backends=args.backends, output=args.output, options=args.options)
+        )
         results = list(made.values())
     else:
         (name,) = args.backends
@@ -29,7 +32,9 @@ def deploy(args: argparse.Namespace, screen: Screen) -> Answer:
         for result in results:
             views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
     document = {"model": args.model, "output": args.output, "seconds": round(seconds, 3)}
-    return ExitCode.OK, {**document, "targets": [result.report() for result in results]}
+    targets = [result.report() for result in results]
+    code = ExitCode.OK if error is None else ExitCode.FAILED
+    return code, {**document, "targets": targets, **refused(args, error)}
 
 
 def finetune(args: argparse.Namespace, screen: Screen) -> Answer:
