@@ -235,6 +235,7 @@ def observe(
             keep_bytes=_KEEP_BYTES,
             progress=advance,
             digest="" if passing else model_digest(prepared.model),  # of the model that the user has
+            place=feeds.index_of,
             **options.session,
         )
     trim()  # its sessions are gone: what comes next opens others

@@ -78,7 +78,7 @@ class StatisticsView:
             "file_bytes": self.file_bytes,
             "model_digest": s.model_digest,
             "samples": s.samples,
-            "kept_samples": [kept.index for kept in s.kept],
+            "kept_samples": [kept.place for kept in s.kept],
             "tensors": [_row(t) for t in s.tensors.values()],
             "unobservable": dict(s.unobservable),
             "warnings": s.warnings(),

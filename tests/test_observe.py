@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
 import onnxq
-from onnxq import observe
+from onnxq import Options, observe
 from onnxq.backend import Backend
 from onnxq.backends import onnxruntime
 from onnxq.calibration.digest import model_digest
@@ -79,6 +81,26 @@ def test_chains_are_recognized_once_for_all_targets_that_plan_the_same_model(mon
     assert observe.observable(ir.from_proto(model()), onnxq.Options(exclude=("Relu",)))
     assert len(looked) == len({id(found) for found in looked})
     assert len(looked) <= 4, "as it is, at the opset that some need, and as openvino and vitis write it"
+
+
+def test_a_sample_is_named_by_its_place_in_the_data_where_some_are_drawn(tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 4] x) => (float[1, 4] y) { h = Mul (x, two) y = Sqrt (h) }", two=np.array([2.0], np.float32)
+    )
+    rows = np.arange(1, 65, dtype=np.float32).reshape(16, 1, 4)
+    drawn = onnxq.calibrate(model, {"x": rows}, options=Options(samples=4, keep=4), output=tmp_path / "s.npz")
+    places = [int(sample.feeds["x"].flat[0] - 1) // 4 for sample in drawn.kept]
+    assert places != [0, 1, 2, 3] and [sample.place for sample in drawn.kept] == places
+    assert [sample.place for sample in onnxq.Statistics.load(tmp_path / "s.npz").kept] == places
+    rows[places[2]] = -1.0
+    again = onnxq.calibrate(model, {"x": rows}, options=Options(samples=4, keep=4))
+    assert again.tensors["y"].nan_sample == places[2]
+    told = [found.what for found in onnxq.check(model, data={"x": rows}, options=Options(samples=4))]
+    assert next(what for what in told if "NaN" in what).endswith(f"sample {places[2]}"), "check names it alike"
+    rows[:, 0, 0] = 1.0
+    result = onnxq.quantize(model, {"x": rows}, backend="tvm", options=Options(samples=4, keep=4, placement="all"))
+    assert result.verification is not None
+    assert result.verification.outputs["y"].worst_sample in {*places} - {places[2]}
 
 
 def test_that_the_first_samples_are_used_is_said_where_their_number_is_unknown(

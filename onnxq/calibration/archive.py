@@ -110,6 +110,7 @@ def _members(statistics: Statistics) -> list[tuple[str, NDArray[Any], bool]]:
                 "outputs": list(k.outputs),
                 "means": list(k.means),
                 **({"picked": list(k.picked)} if k.picked else {}),
+                **({"source": k.source} if k.source is not None else {}),
             }
             for k in statistics.kept
         ],
@@ -226,7 +227,8 @@ def _read(reader: _Reader) -> Statistics:
             key: reader.array(f"kept/{number}/means/{i}", "f", 1).astype(np.float64)
             for i, key in enumerate(_strings(kept["means"]))
         }
-        statistics.kept.append(KeptSample(_integer(kept["index"]), parts[0], parts[1], means, parts[2]))
+        source = _integer(kept["source"]) if "source" in kept else None
+        statistics.kept.append(KeptSample(_integer(kept["index"]), parts[0], parts[1], means, parts[2], source))
     return statistics
 
 

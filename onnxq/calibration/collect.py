@@ -43,6 +43,7 @@ def collect(
     memory_budget: int = 1024 * _MIB,
     progress: Callable[[int], None] | None = None,
     digest: str | None = None,
+    place: Callable[[int], int] = int,
 ) -> Statistics:
     """Collect statistics of tensors in one pass over the data.
 
@@ -63,6 +64,8 @@ def collect(
         memory_budget: bytes of the observed tensors of one sample.
         progress: called after each sample with the number of samples done.
         digest: what the statistics say that they are of; None: the digest of ``model``.
+        place: of a sample that comes after so many others, in the data that it was drawn from; what is said of it, and
+            kept, names it so.
 
     Returns:
         Statistics of every tensor that can be observed, and the reasons for the others.
@@ -79,16 +82,16 @@ def collect(
     result = Statistics(model_digest(model) if digest is None else digest)
     for index, feeds in enumerate(_samples(data)):
         if runner is None:
-            runner = _Runner(model, names, feeds, memory_budget, options)
+            runner = _Runner(model, names, feeds, place(index), memory_budget, options)
             result.unobservable = dict(runner.unobservable)
             result.tensors = {name: TensorStatistics(name) for name in names if name not in result.unobservable}
-        seen = runner.run(feeds, index, result, keeper.wants(index))
+        seen = runner.run(feeds, place(index), result, keeper.wants(index))
         if seen is not None:
             outputs, means, picked = seen
             arrays = (*feeds.values(), *outputs.values(), *picked.values())
             if not runner.needs_picked and keep * sum(array.nbytes for array in arrays) > keep_bytes:
                 picked = {}  # more samples tell more
-            keeper.offer(index, feeds, outputs, means, picked)
+            keeper.offer(index, feeds, outputs, means, picked, place(index))
             del outputs, means, picked, arrays
         del feeds, seen
         result.samples += 1
@@ -126,13 +129,15 @@ class _Group:
 class _Runner:
     """The sessions that show all tensors, and what they give for a sample."""
 
-    def __init__(self, model: ir.Model, names: list[str], feeds: Feeds, budget: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, model: ir.Model, names: list[str], feeds: Feeds, first: int, budget: int, options: dict[str, Any]
+    ) -> None:
         self._model, self._budget, self._options, picked = model, budget, options, picking(model)
         self._outputs = [value.name or "" for value in model.graph.outputs]
         tapped = tap(model, names)
         self.unobservable = tapped.unobservable
         self._names = [name for name in names if name in tapped.outputs]
-        with _at_sample(0):
+        with _at_sample(first):
             self._sizes = tensor_bytes(model, self._names, feeds, **options)
         self._meant = _layer_inputs(model)  # name -> rank
         small = {n: s for n, s in known_bytes(model, sorted(self._meant), feeds).items() if s <= _SMALL}

@@ -52,6 +52,7 @@ class Keeper:
         outputs: Mapping[str, NDArray[Any]],
         means: Mapping[str, NDArray[np.float64]] | None = None,
         picked: Mapping[str, NDArray[Any]] | None = None,
+        source: int | None = None,
     ) -> None:
         """Hold a sample.
 
@@ -61,8 +62,10 @@ class Keeper:
             outputs: output name to array of the float model; copied.
             means: tensor name to the means of its channels.
             picked: tensor name to what the model picks from; copied.
+            source: see :class:`KeptSample`.
         """
-        sample = KeptSample(index, _copies(feeds), _copies(outputs), dict(means or {}), _copies(picked or {}))
+        of_model = (_copies(feeds), _copies(outputs), dict(means or {}), _copies(picked or {}))
+        sample = KeptSample(index, *of_model, None if source == index else source)
         if not all(_storable(array) for part in (sample.feeds, sample.outputs) for array in part.values()):
             return
         self.kept.append(sample)

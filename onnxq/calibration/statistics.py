@@ -35,13 +35,14 @@ class KeptSample:
     """A sample held back, so that decisions and the final check need no data later.
 
     Attributes:
-        index: its place in the calibration data.
+        index: its place among the samples that were run.
         feeds: input name to array.
         outputs: output name to what the float model gave.
         means: name of the input of a convolution or Gemm to the mean of each of its channels (axis 1), float64; only of
             tensors that were observed.
         picked: name of a tensor that the model picks from, see :mod:`onnxq.graph.picking`, to what the float model gave
             there.
+        source: its place in the calibration data, where not all of it was run.
     """
 
     index: int
@@ -49,6 +50,12 @@ class KeptSample:
     outputs: dict[str, NDArray[Any]]
     means: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     picked: dict[str, NDArray[Any]] = field(default_factory=dict)
+    source: int | None = None
+
+    @property
+    def place(self) -> int:
+        """Its place in the calibration data, by which it is named."""
+        return self.index if self.source is None else self.source
 
     @property
     def nbytes(self) -> int:
@@ -115,7 +122,8 @@ class Statistics:
             if name not in self.tensors
         }
         most = max(len(self.kept), len(other.kept))
-        joined = [*self.kept, *(replace(k, index=k.index + self.samples) for k in other.kept)]
+        added = self.samples
+        joined = [*self.kept, *(replace(k, index=k.index + added, source=k.place + added) for k in other.kept)]
         self.kept = [joined[k] for k in drawn_of(len(joined), most)]
         self.samples += other.samples
         self.meta = {**other.meta, **self.meta}

@@ -248,7 +248,7 @@ def _errors(
     for group in paired_tensors(model, rendered, pairs, known, optimize=optimize, **options.session):
         for sample in spread(samples, _SAMPLES):
             for pair, expected, got in group.run(sample.feeds):
-                meters.setdefault(pair, ErrorMeter()).update(expected, got, sample.index)
+                meters.setdefault(pair, ErrorMeter()).update(expected, got, sample.place)
             runs += 1
             advance(runs)
     return {pair: meter.result() for pair, meter in meters.items()}

@@ -81,7 +81,7 @@ def classes_of(
     meter, same, rows = ErrorMeter(), 0, 0
     for sample in samples:
         wanted, got = (session.run(sample.feeds, [output, read]) for session in (base, other))
-        meter.update(wanted[read], got[read], sample.index)
+        meter.update(wanted[read], got[read], sample.place)
         top = [np.argmax(found[output], axis=1) for found in (wanted, got)]
         same += int(np.count_nonzero(top[0] == top[1]))
         rows += len(top[0])

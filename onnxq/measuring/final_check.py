@@ -147,7 +147,7 @@ class FirstLook:
                 before, after = glance(base, self._optimized, sample.feeds, self._clock)
                 if before and after:
                     shape = sample.feeds[name].shape
-                    found["other_size"] = OtherSize(sample.index, name, shape, before / after, before)
+                    found["other_size"] = OtherSize(sample.place, name, shape, before / after, before)
         return found
 
 
@@ -180,9 +180,9 @@ def _compared(reference: ir.Model, session: Session, kept: Sequence[KeptSample],
         first = first or got
         for name, values in sample.outputs.items():
             found = matched(values, got[name], rows.get(name))
-            meters.setdefault(name, ErrorMeter()).update(values, found, sample.index)
+            meters.setdefault(name, ErrorMeter()).update(values, found, sample.place)
             if name in joined:
-                joined[name].update(values, found, sample.index)
+                joined[name].update(values, found, sample.place)
     outputs = {info.name: meters[info.name].result() for info in session.outputs if info.name in meters}
     return _Compared(outputs, {name: meter.result() for name, meter in joined.items() if name in outputs}, first)
 

@@ -54,7 +54,7 @@ def _of_data(
     """What the samples kept show of all, where the statistics do not show otherwise or say it."""
     looker = Looker.of(model)
     for sample in kept:
-        looker.look(sample.feeds, sample.index)
+        looker.look(sample.feeds, sample.place)
     zero = {f"input {t.name!r}" for t in statistics.tensors.values() if t.count and t.min == t.max == 0.0}
     filled = {f"input {t.name!r}" for t in statistics.tensors.values() if t.samples}
     found = [f for f in looker.findings() if f.where not in zero and (f.what != EMPTY or f.where not in filled)]

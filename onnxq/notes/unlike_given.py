@@ -36,7 +36,7 @@ def unlike_given(model: ir.Model, kept: Sequence[KeptSample], options: Options) 
         given = session.run(sample.feeds)
         for name, values in sample.outputs.items():
             if name in given and (values.dtype.kind == "f" or values.shape != given[name].shape):
-                meters.setdefault(name, ErrorMeter()).update(given[name], values, sample.index)
+                meters.setdefault(name, ErrorMeter()).update(given[name], values, sample.place)
     found = {name: meter.result() for name, meter in meters.items()}
     operators = sorted({full_type(node) for node in all_nodes(model)} & COMPOSITE)
     return tuple(

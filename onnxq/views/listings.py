@@ -50,7 +50,7 @@ def shown(screen: Screen, view: ModelView | StatisticsView, *, everything: bool)
 def _statistics(screen: Screen, view: StatisticsView, everything: bool) -> None:
     s = view.statistics
     heading(screen, view.path, f"statistics, {bytes_text(view.file_bytes)}")
-    kept = ", ".join(str(k.index) for k in s.kept)
+    kept = ", ".join(str(k.place) for k in s.kept)
     screen.pairs([("samples", f"{s.samples}; kept: {kept or 'none'}"), ("model", s.model_digest[:16])])
     screen.line()
     tensors = list(s.tensors.values())
