@@ -191,14 +191,14 @@ def require_output(output: str | os.PathLike[str] | None, *, several: bool = Fal
 def require_folder(output: str | os.PathLike[str] | None, *, several: bool = False) -> None:
     """Refuse an output without a name, or that cannot be written, before any work.
 
-    Folders are made where they are missing; the folder of a file is not.
+    Folders are made where they are missing, see :func:`made_folder`.
 
     Args:
         output: a file or a folder, see :func:`artifact_path`.
         several: see :func:`_is_folder`.
 
     Raises:
-        OutputError: it has no name, the folder of a file is missing, or the folder takes no files or cannot be made.
+        OutputError: it has no name, or the folder takes no files or cannot be made.
     """
     if output is None:
         return
@@ -206,29 +206,42 @@ def require_folder(output: str | os.PathLike[str] | None, *, several: bool = Fal
     path = Path(output).absolute()
     is_there(path, OutputError)
     if _is_folder(output, several=several):
-        folder = next(one for one in (path, *path.parents) if one.exists() or one.is_symlink())
-        if not folder.is_dir():
-            hint = "Give another folder" if several else "Give another folder, or a file NAME.onnx"
-            raise OutputError("a file of that name exists, so no folder can be made", where=f"'{folder}'", hint=hint)
+        hint = "Give another folder" if several else "Give another folder, or a file NAME.onnx"
+        folder = _there(path, hint)
     else:
-        folder = _folder_of(output)
+        folder = path.resolve().parent if path.parent.is_dir() else _there(path.parent, "Give another folder")
     _require_taken(folder, output)
 
 
-def require_file(path: str | os.PathLike[str], hint: str) -> None:
+def _there(folder: Path, hint: str) -> Path:
+    """A folder, or what is there of the folders that it is to lie in.
+
+    Raises:
+        OutputError: a file is in its way; ``hint`` says what to do.
+    """
+    found = next(one for one in (folder, *folder.parents) if one.exists() or one.is_symlink())
+    if not found.is_dir():
+        raise OutputError("a file of that name exists, so no folder can be made", where=f"'{found}'", hint=hint)
+    return found
+
+
+def require_file(path: str | os.PathLike[str], hint: str, *, made: bool = False) -> None:
     """Refuse a place that a file cannot be written to, before any work.
 
     Args:
         path: of the file; its name need not have an ending.
         hint: what to give, said where the path is a folder.
+        made: its folder is made where it is missing, see :func:`made_folder`.
 
     Raises:
-        OutputError: it has no name, is a folder, or its folder is missing or takes no files.
+        OutputError: it has no name, is a folder, or its folder is missing, takes no files or cannot be made.
     """
     _require_name(path)
     if (is_there(path, OutputError) and os.path.isdir(path)) or os.fspath(path).endswith(_SLASHES):
         raise OutputError("this is a folder", where=f"'{path}'", hint=hint)
-    _require_taken(_folder_of(path), path)
+    parent = Path(path).absolute().parent
+    missing = made and not parent.is_dir()
+    _require_taken(_there(parent, "Give another folder") if missing else _folder_of(path), path)
 
 
 def _folder_of(file: str | os.PathLike[str]) -> Path:

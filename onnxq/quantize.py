@@ -22,7 +22,7 @@ from onnxq.effort import end_of
 from onnxq.errors import OnnxqError, OutputError
 from onnxq.graph.shapes import inputs_of_unknown_size, shapes_of_one, sizes_at
 from onnxq.job import Job
-from onnxq.locations import artifact_path, require_file, require_output, require_several, spare
+from onnxq.locations import artifact_path, made_folder, require_file, require_output, require_several, spare
 from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
@@ -119,7 +119,7 @@ def calibrate(
     """
     options = Options.of(options)
     if output is not None:
-        require_file(output, "Give the path of the .npz file to write")
+        require_file(output, "Give the path of the .npz file to write", made=True)
         if Path(output).suffix.lower() != ".npz":
             raise OutputError("statistics are an .npz file", where=f"'{output}'", hint="Give a file that ends in .npz")
     prepared = Prepared(model, options)
@@ -128,7 +128,8 @@ def calibrate(
         spare(output, model=prepared.model)
     statistics = observe(prepared, data, options, image, reporter or Silent())
     if output is not None:
-        statistics.save(output)
+        with made_folder(Path(output)):
+            statistics.save(output)
     return statistics
 
 
@@ -150,8 +151,9 @@ def quantize(
         model: path, bytes, ``ModelProto`` or ``ir.Model``; left unchanged.
         data: calibration data, see :func:`onnxq.calibration.data.open_data`; not needed with ``statistics``.
         backend: name of the target.
-        output: where to write the artifact: a file ``NAME.onnx``, or a folder (a name without an ending, made where
-            missing) for ``<model>_<backend>.onnx``. Sidecar files go beside the model. Nothing is written without it.
+        output: where to write the artifact: a file ``NAME.onnx``, or a folder (a name without an ending) for
+            ``<model>_<backend>.onnx``; folders are made where missing. Sidecar files go beside the model. Nothing is
+            written without it.
         statistics: what :func:`calibrate` gave, or its file.
         options: bits, ranges, exclusions and so on.
         image: how to read pictures, where the data is a folder of them.

@@ -46,7 +46,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_any_work(
     assert raised.value.hint == hint
 
 
-@pytest.mark.parametrize("output", ["q.onnx", "new", "there", "q.d", "new/one/more"])
+@pytest.mark.parametrize("output", ["q.onnx", "new", "there", "q.d", "new/one/more", "new/one/q.onnx"])
 def test_nothing_is_left_of_the_trial(output: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     require_folder(tmp_path / output)
@@ -90,6 +90,8 @@ def test_folders_made_for_a_result_that_cannot_be_written_go_again(
         onnxq.quantize_all(
             residual(), feeds_for(residual()), backends=backends, output=tmp_path / "there" / "new" / "out"
         )
+    with pytest.raises(OutputError, match="No space left"):
+        onnxq.quantize(residual(), feeds_for(residual()), output=tmp_path / "there" / "new" / "q.onnx")
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
@@ -98,8 +100,8 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "v0.1").touch()
     with pytest.raises(OutputError, match=r"file': a file of that name exists.*or a file NAME\.onnx"):
         require_folder(tmp_path / "file" / "out")
-    with pytest.raises(OutputError, match=r"nowhere.*does not exist"):
-        require_folder(tmp_path / "nowhere" / "q.onnx")
+    with pytest.raises(OutputError, match=r"file': a file of that name exists, so no folder can be made"):
+        require_folder(tmp_path / "file" / "new" / "q.onnx")
     for name in ("v0.1", "q.onnx"):
         with pytest.raises(OptionError, match="is not a folder"):
             onnxq.quantize_all(residual(), feeds_for(residual()), backends=["snpe", "tvm"], output=tmp_path / name)
@@ -110,8 +112,8 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     [
         ("there", r"there': this is a folder\. Give the path of the \.npz file"),
         ("new/", r"new/?': this is a folder"),
-        ("nowhere/s.npz", r"nowhere: the folder does not exist\. Create it first"),
-        ("nowhere/s", "nowhere: the folder does not exist"),
+        ("file/s.npz", r"file': a file of that name exists, so no folder can be made"),
+        ("file/new/s.npz", r"file': a file of that name exists, so no folder can be made"),
     ],
 )
 def test_statistics_that_cannot_be_written_are_refused_before_any_work(
@@ -119,9 +121,27 @@ def test_statistics_that_cannot_be_written_are_refused_before_any_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=said):
         onnxq.calibrate(residual(), untouched(), output=output)
-    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "there"]
+
+
+def test_the_folder_of_a_file_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = str(tmp_path / "net.onnx"), ["--data", str(tmp_path / "d.npz")]
+    onnx.save(residual(), model)
+    np.savez(data[1], x=np.stack([feed["x"] for feed in feeds_for(residual())]))
+    quantized = str(tmp_path / "a" / "new" / "q.onnx")
+    for place, command in (
+        ("a/new/q.onnx", ["quantize", model, *data, "--placement", "all"]),
+        ("b/new/s.npz", ["calibrate", model, *data]),
+        ("c/new/q.onnx", ["deploy", quantized, "--backend", "tvm"]),
+        ("d/new/q.onnx", ["quantize", model, *data, "--max-drop", "0.5"]),
+        ("e/new/q.onnx", ["quantize", model, *data, "--algorithm", "weight_only"]),
+        ("f/new/q.onnx", ["finetune", quantized, "--float", model, *data, "--steps", "1"]),
+    ):
+        assert main([*command, "-o", str(tmp_path / place), "-q"]) == 0, (place, capsys.readouterr().err)
+        assert (tmp_path / place).is_file()
 
 
 def test_a_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

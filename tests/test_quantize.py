@@ -40,8 +40,9 @@ def test_functions_need_no_new_opset() -> None:
     assert q.rendered().opset_imports[""] == 17
 
 
-def test_a_missing_folder_and_an_unknown_backend_are_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="folder"):
+def test_a_folder_in_a_file_and_an_unknown_backend_are_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "no").touch()
+    with pytest.raises(OutputError, match="no folder can be made"):
         onnxq.quantize(conv_relu(), untouched(), output=tmp_path / "no" / "q.onnx")
     with pytest.raises(OptionError, match="onnxruntime"):
         onnxq.quantize(conv_relu(), untouched(), backend="onnxruntim")

@@ -67,7 +67,8 @@ def add_format(parser: argparse._ActionsContainer) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where the result goes."""
-    parser.add_argument("-o", "--output", metavar="OUT", help="where to write the result: NAME.onnx, or a folder")
+    what = "where to write the result: NAME.onnx, or a folder; folders are made"
+    parser.add_argument("-o", "--output", metavar="OUT", help=what)
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:

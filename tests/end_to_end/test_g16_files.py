@@ -214,15 +214,16 @@ def test_disk_full_while_statistics_are_written(tmp_path: Path) -> None:
     assert listing(tmp_path) == []
 
 
-def test_missing_folder_is_found_before_calibration(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_found_before_calibration(tmp_path: Path) -> None:
     read: list[int] = []
+    (tmp_path / "file").touch()
 
     def data() -> Iterator[dict[str, np.ndarray]]:
         read.append(1)
         yield from FEEDS
 
-    with pytest.raises(OutputError, match=r"nowhere.*does not exist|does not exist.*nowhere"):
-        quantize(g16.model(), data(), options=ALL, output=tmp_path / "nowhere" / "q.onnx")
+    with pytest.raises(OutputError, match=r"file': a file of that name exists, so no folder can be made"):
+        quantize(g16.model(), data(), options=ALL, output=tmp_path / "file" / "new" / "q.onnx")
     assert not read
 
 
