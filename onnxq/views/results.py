@@ -14,6 +14,7 @@ from onnxq.measuring.joined import hidden
 from onnxq.measuring.verification import OtherSize, SourceAgreement, Verification
 from onnxq.notes.tables import unpacked_whole
 from onnxq.quantized import Quantized
+from onnxq.render.formats import FAKE_QUANTIZE
 from onnxq.views.parts import (
     accuracy_text,
     drops_table,
@@ -56,7 +57,7 @@ def quantized(
     rows += [("tried", note.removeprefix(TRIED)) for note in result.notes if note.startswith(TRIED)]
     rows += [("not tried", note.removeprefix(UNTRIED)) for note in result.notes if note.startswith(UNTRIED)]
     if plan.stored:
-        rows.append(("weights", _stored(plan.stored, unpacked_whole(result.model, plan.stored))))
+        rows.append(("weights", _weights(result)))
     rows += kept_rows(plan.kept_float, verbose)
     if check is not None:
         rows += _check_rows(screen, result, check, verbose)
@@ -120,8 +121,18 @@ def _hidden_texts(check: Verification) -> Iterator[str]:
             yield f"{worst[0]}{whole}: {decibels(worst[1].sqnr)}, hidden by the rest of that output"
 
 
+def _weights(result: Quantized) -> str:
+    """What becomes of the weights of layers that compute in float; when they do, a runtime of its own decides."""
+    stored, form = result.plan.stored, result.backend.format_named(result.format)
+    if form.simulated or form is FAKE_QUANTIZE:
+        return f"rounded, in float in this format: {counts(stored.values())}"
+    if not result.backend.at_home:
+        return f"stored as integers: {counts(stored.values())}"
+    return _stored(stored, unpacked_whole(result.model, stored))
+
+
 def _stored(stored: Mapping[str, str], whole: Container[str] = ()) -> str:
-    """Which weights are stored as integers, and when they become float."""
+    """Which weights are stored as integers, and when onnxruntime makes float of them."""
     rows = [op for name, op in stored.items() if op == "Gather" and name not in whole]
     others = [op for name, op in stored.items() if op != "Gather" or name in whole]
     parts = [f"unpacked to float at load: {counts(others)}"] if others else []

@@ -57,6 +57,28 @@ def test_rows_of_a_table_are_unpacked_without_quantizers(tmp_path: Path, capsys:
     assert onnxq.compare(tmp_path / "m.onnx", path, tmp_path / "d.npz").outputs["y"].sqnr > 35
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--backend", "onnxruntime", "--format", "fake-quantize"],
+            "rounded, in float in this format: 1 Gather, 1 MatMul",
+        ),
+        (["--backend", "academic_nlp"], "rounded, in float in this format: 1 Gather"),
+        (["--backend", "academic_nlp", "--format", "qdq"], "stored as integers: 1 Gather"),
+    ],
+)
+def test_when_another_runtime_unpacks_weights_is_not_said(
+    flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(table(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.arange(80).reshape(10, 8))
+    given = [str(tmp_path / "m.onnx"), "--data", str(tmp_path / "d.npz"), *flags]
+    assert main(["quantize", *given, "-o", str(tmp_path / "q.onnx")]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.split(None, 1)[1] for line in lines if line.startswith("weights ")] == [said]
+
+
 def test_matrices_of_experts_have_one_scale(tmp_path: Path) -> None:
     """A DequantizeLinear of one scale is quick, so that the result is no slower for its small file."""
     model = build(
