@@ -16,6 +16,7 @@ from onnxq.notes.commands import WIDE_ACTIVATIONS
 from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan
 from onnxq.planning.planner import make_plan
+from onnxq.planning.table_rows import row
 from onnxq.quantized import Quantized
 
 __all__ = ["Shortfall", "ahead", "blamed", "more_bits", "remedies"]
@@ -84,7 +85,8 @@ def ahead(result: Quantized, lost: TensorErrors) -> str | None:
 def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -> list[str]:
     """Flags that each change how a result is quantized at a layer: in float, or with more bits that the target has.
 
-    Each is planned, with what data has kept float, and left out where everything is quantized as before.
+    Each is planned, with what data has kept float and with the 16 bits that the result has, and left out where
+    everything is quantized as before.
 
     Args:
         result: the bad one.
@@ -92,6 +94,7 @@ def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -
         name: of the layer, or of a tensor, see :func:`blamed`.
         tensor: where the layer's error shows: more bits may be for all who read it, or for none.
     """
+    options = _as_made(result, options)
     sizes = sizes_at(result.model, shapes_of_one(result.model))
     stored = frozenset(result.plan.stored)
     before = _seen(result, options, sizes, stored)
@@ -99,7 +102,8 @@ def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -
     if _seen(result, replace(options, exclude=(*options.exclude, name)), sizes, stored - {name}) not in (None, before):
         found.append(f"--exclude {_quoted(name)}")
     for key, bits in _wider(result, name):
-        for pattern in dict.fromkeys((name, *((tensor,) if tensor and key == "act_bits" else ()))):
+        of_tensor = tensor and key == "act_bits" and bits in _act_bits(result.backend, _concerned(result, tensor))
+        for pattern in dict.fromkeys((name, *((tensor,) if of_tensor else ()))):
             asked = (*options.override, (pattern, Override.parse(f"{key}={bits}")))
             if _seen(result, replace(options, override=asked), sizes, stored) not in (None, before):
                 return [*found, f"--override {_quoted(f'{pattern}={key}={bits}')}"]
@@ -109,12 +113,51 @@ def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -
 def more_bits(result: Quantized, options: Options) -> list[str]:
     """The flag that gives all activations 16 bits, where the target has them, they are fewer, and no hint says so.
 
-    Where no activation is quantized, or all have as many, it would change nothing.
+    Where no activation is quantized, or all that may have as many do, it would change nothing for the better.
     """
     target = result.backend
-    wide = 16 in target.act_bits and target.bits(options)[1] < 16
-    wide = wide and any(site.role == "activation" and site.spec.bits < 16 for site in result.plan.sites)
+    wide = 16 in target.act_bits and target.bits(options)[1] < 16 and _narrower(result)
     return [WIDE_ACTIVATIONS] if wide and not any(WIDE_ACTIVATIONS in hint for hint in result.hints) else []
+
+
+def _as_made(result: Quantized, options: Options) -> Options:
+    """The options with the widths of activations that a result has taken by itself; what the user asks for goes on."""
+    usual = result.backend.activation.bits
+    wide = {
+        edge.node: site.spec.bits
+        for site in result.plan.sites
+        if site.role == "activation" and site.spec.bits > usual and options.act_bits is None
+        for edge in site.readers
+    }
+    taken = ((f"node:{name}", Override(act_bits=bits)) for name, bits in wide.items())
+    return replace(options, override=(*taken, *options.override))
+
+
+def _narrower(result: Quantized) -> bool:
+    """Whether some activation has fewer than 16 bits though all that write and read it in integers have those."""
+    nodes = {node.name: node for node in all_nodes(result.model) if node.name in result.plan.quantized}
+    made = {value.name: node for node in nodes.values() for value in node.outputs}
+    for site in result.plan.sites:
+        if site.role == "activation" and site.spec.bits < 16:
+            near = [nodes[edge.node] for edge in site.readers if edge.node in nodes]
+            near += [made[site.tensor]] if site.tensor in made else []
+            if 16 in _act_bits(result.backend, near):
+                return True
+    return False
+
+
+def _concerned(result: Quantized, name: str) -> Iterator[ir.Node]:
+    """The node of a name, or all that write or read a tensor of that name, as far as they compute in integers."""
+    for node in all_nodes(result.model):
+        touched = {value.name for value in (*node.inputs, *node.outputs) if value is not None}
+        if node.name in result.plan.quantized and (node.name == name or name in touched):
+            yield node
+
+
+def _act_bits(target: Backend, nodes: Iterable[ir.Node]) -> frozenset[int]:
+    """The widths of activations that all of some nodes have."""
+    rules = (row(target, node) for node in nodes)
+    return target.act_bits.intersection(*(rule.act_bits for rule in rules if rule is not None))
 
 
 def _quoted(text: str) -> str:
@@ -164,9 +207,10 @@ def _seen_by_edge(plan: Plan, model: ir.Model) -> object:
 def _wider(result: Quantized, name: str) -> Iterator[tuple[str, int]]:
     """Widths to ask for at a layer, by key of an override: first for what has the fewest bits there."""
     target, widths = result.backend, _widths(result, name)
+    act_bits = _act_bits(target, _concerned(result, name))
     more = {
         "weight_bits": _next(widths.get("weight"), target.weight_bits),
-        "act_bits": _next(widths.get("activation"), target.act_bits),
+        "act_bits": _next(widths.get("activation"), act_bits),
     }
     wide = {key: bits for key, bits in more.items() if bits is not None}
     if len(set(widths.values())) == 1 and len(wide) == 2 and len(set(wide.values())) == 1:

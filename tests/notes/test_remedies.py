@@ -90,6 +90,33 @@ def test_sixteen_bits_are_told_of_once() -> None:
     assert more_bits(result, options) == [] and more_bits(replace(result, hints=()), options) == ["--act-bits 16"]
 
 
+def test_sixteen_bits_that_a_result_took_by_itself_are_not_told_of() -> None:
+    """As a poor result is mended: all nodes in 16 bits but those that have none, here the logarithm."""
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            [layer] c = Conv (x, w)
+            [square] p = Mul (c, c)
+            [sum] s = Add (p, one)
+            [log] l = Log (s)
+            [last] y = Conv (l, w)
+        }""",
+        w=normal(4, 4, 1, 1),
+        one=np.ones(1, np.float32),
+    )
+    wide = Options(act_bits=16, override=(("node:log", Override(act_bits=8)),), effort="fast")
+    result = onnxq.quantize(model, feeds_for(model), backend="qnn", options=wide)
+    assert {site.spec.bits for site in result.plan.sites if site.role == "activation"} == {8, 16}
+    given = Options(effort="fast")
+    found = {node.name: remedies(result, given, node.name, node.output[0]) for node in model.graph.node}
+    assert found.pop("square") == [], "what it reads and writes is rounded for its neighbours all the same"
+    assert found == {name: [f"--exclude '{name}'"] for name in ("layer", "sum", "log", "last")}
+    assert more_bits(result, given) == []
+    narrow = onnxq.quantize(model, feeds_for(model), backend="qnn", options=given)
+    assert more_bits(narrow, given) == ["--act-bits 16"]
+    assert "--override 'square=act_bits=16'" in remedies(narrow, given, "square", "p")
+    assert remedies(narrow, given, "log", "l") == [], "it has 8 bits alone"
+
+
 def test_an_absorbed_function_is_blamed_on_its_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Behind the Relu most is lost, but it has the numbers of the Conv in front of it."""
     model = build(
