@@ -54,7 +54,8 @@ def test_a_result_below_the_floor_is_code_3_and_names_layers(tmp_path: Path, dat
     assert "warning" not in err, "said once, in the report"
     assert "BELOW THE FLOOR" in out
     assert "--exclude" in out
-    assert out.count("  warning  ") >= 1
+    assert "below the floor" not in out and "output 'logits' has" not in out, "said once"
+    assert out.count("--effort best tries") == 1
     assert run(*arguments, "--placement", "all", "--min-sqnr", 60, "-q") == 3
     quiet = capsys.readouterr()
     assert quiet.out == ""
@@ -63,6 +64,10 @@ def test_a_result_below_the_floor_is_code_3_and_names_layers(tmp_path: Path, dat
     shown = document(capsys)
     assert shown["below_floor"] is True
     assert shown["suspects"]
+    assert any("below the floor of 60 dB" in text for text in shown["verification"]["warnings"])
+    assert run(*arguments[:6], "--algorithm", "dynamic", "--min-sqnr", 90) == 3
+    out = capsys.readouterr().out
+    assert "BELOW THE FLOOR" in out and "below the floor" not in out
 
 
 def test_json_is_the_only_thing_on_stdout(tmp_path: Path, data: str, capsys: Captured) -> None:
@@ -240,4 +245,9 @@ def test_below_the_floor_names_what_can_be_left_out(tmp_path: Path, capsys: Capt
     code = run("quantize", *files, "--placement", "all", "--act-bits", 4, "--min-sqnr", 90)
     out = capsys.readouterr().out
     assert code == 3
-    assert "Try what the hint above says, --exclude 'a', --override 'a=act_bits=8', another --range" in out
+    assert "Try --exclude 'a', --override 'a=act_bits=8', another --range" in out
+    several = ("--backend", "onnxruntime", "--backend", "tvm", "--placement", "all", "--min-sqnr", 90)
+    assert run("quantize", *files[:-1], tmp_path / "out", *several) == 3
+    out = capsys.readouterr().out
+    assert out.count("BELOW THE FLOOR") == 2 and "below the floor" not in out and "output 'y' has" not in out
+    assert out.count("--effort best tries") == 2, "once for each"

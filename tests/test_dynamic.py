@@ -329,7 +329,7 @@ def test_a_poor_result_is_warned_of_and_its_layers_named(tmp_path: Path, capsys:
     arguments = ["quantize", str(source), "--data", str(tmp_path / "d.npz"), "--algorithm", "dynamic"]
     assert main([*arguments, "-o", str(output)]) == 3
     text = capsys.readouterr().out
-    assert "Most is lost at:" in text and "Try --exclude 'lost' or --algorithm dynamic left out." in text
+    assert "Most is lost here" in text and "Try --exclude 'lost' or --algorithm dynamic left out." in text
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

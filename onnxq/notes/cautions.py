@@ -24,7 +24,7 @@ from onnxq.ort.overflow import products_overflow
 from onnxq.plan import Plan
 from onnxq.planning.weightless import ALREADY
 
-__all__ = ["cautions", "poor", "slow", "slower_than_float", "vague"]
+__all__ = ["below", "cautions", "poor", "slow", "slower_than_float", "vague"]
 
 _HEAVY = ("Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
 """What people quantize a model for."""
@@ -225,14 +225,23 @@ def vague(verification: Verification, samples: int | None, compare: str = COMPAR
         yield f"{which} much from sample to sample, and these figures are of {some}: {compare} runs them all"
 
 
+def below(output: str, sqnr: float, floor: float, compare: str = COMPARE) -> str:
+    """The warning of a result below the floor.
+
+    Args:
+        output: the worst one.
+        sqnr: its SQNR in dB.
+        floor: what was asked for, in dB.
+        compare: as for :func:`cautions`.
+    """
+    return f"output {output!r} has {decibels(sqnr)}, below the floor of {floor:g} dB: {compare} shows where it is lost"
+
+
 def poor(verification: Verification, options: Options, compare: str = COMPARE) -> Iterator[str]:
     """A warning where a result is below the floor, or what varies in it is."""
     worst, floor = verification.worst, options.min_sqnr
     if worst is not None and worst[1].sqnr < floor:
-        yield (
-            f"output {worst[0]!r} has {worst[1].sqnr:.1f} dB, below the floor of {floor:g} dB: "
-            f"{compare} shows where it is lost"
-        )
+        yield below(worst[0], worst[1].sqnr, floor, compare)
     figures = verification.outputs.items()
     hiding = {name: errors for name, errors in figures if kept_signal(errors) < floor <= errors.sqnr}
     if hiding:

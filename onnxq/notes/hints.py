@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnxq.algorithms import rotate
 from onnxq.backend import Backend, Kind
-from onnxq.console.terminal import listed, plural
+from onnxq.console.terminal import decibels, listed, plural
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
 from onnxq.measuring.verification import Verification
@@ -22,7 +22,7 @@ from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.spec import USUAL_BITS, PerTensor
 
-__all__ = ["few_bits", "hints", "low"]
+__all__ = ["few_bits", "hints", "low", "ways_out"]
 
 _LEARNERS = ("gptq", "adaround", "adaquant", "reconstruct")
 """Algorithms that learn from data which way a weight is rounded."""
@@ -36,6 +36,7 @@ _LOW_SAMPLE = 30.0
 """dB of its worst sample, below which ranges taken at each run may fit better than one for all: of eleven transformers
 the five below gained 0 to 11 dB by them, 5 in the mean, the six above -2 to 1. Smoothing gained 0 to 3 dB on nine, 1.6
 in the mean, at the same speed, and more in their worst samples."""
+_HAS = "output {!r} has {}: "
 _NAMED = 4
 _MUCH = 0.5
 """Share of the multiply-accumulates from which on a reason is worth a line of its own."""
@@ -105,8 +106,20 @@ def low(
         ways.append(way)
     if poor and options.effort != "best" and not options.algorithms:
         ways.append("--effort best tries range methods and algorithms on it")
-    has = f"{errors.sqnr:.1f} dB" if poor else f"{errors.worst:.1f} dB in sample {errors.worst_sample}"
-    return (f"output {name!r} has {has}: {'; '.join(ways)}",) if ways else ()
+    has = decibels(errors.sqnr) if poor else f"{errors.worst:.1f} dB in sample {errors.worst_sample}"
+    return (_HAS.format(name, has) + "; ".join(ways),) if ways else ()
+
+
+def ways_out(texts: Iterable[str], output: str, sqnr: float) -> dict[str, str]:
+    """Of the hints of a result that of :func:`low`, to what it says but for the level.
+
+    Args:
+        texts: the hints.
+        output: the worst output.
+        sqnr: its SQNR in dB.
+    """
+    has = _HAS.format(output, decibels(sqnr))
+    return {text: text.removeprefix(has) for text in texts if text.startswith(has)}
 
 
 def _one_scale(plan: Plan, target: Backend, options: Options) -> bool:

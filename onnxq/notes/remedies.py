@@ -12,7 +12,7 @@ from onnxq.errors import OnnxqError
 from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.comparison import TensorErrors
-from onnxq.notes.commands import WIDE_ACTIVATIONS
+from onnxq.notes.commands import COMPARE, WIDE_ACTIVATIONS
 from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan
 from onnxq.planning.planner import make_plan
@@ -37,6 +37,8 @@ class Shortfall:
         floor: what was asked for, in dB.
         suspects: tensors where most is lost, by the layer to blame, or the tensor where that is none.
         tries: what may help, as parts of a sentence.
+        ways: what may help, as sentences.
+        compare: the command that shows where all is lost.
     """
 
     output: str
@@ -44,6 +46,8 @@ class Shortfall:
     floor: float
     suspects: Mapping[str, TensorErrors] = field(default_factory=dict)
     tries: tuple[str, ...] = ()
+    ways: tuple[str, ...] = ()
+    compare: str = COMPARE
 
 
 def blamed(plan: Plan, node: str, tensor: str) -> str:

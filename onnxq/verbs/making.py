@@ -19,7 +19,7 @@ from onnxq.rewritten import HOME, require_home, samples_of
 from onnxq.searching import view as search_view
 from onnxq.verbs.answer import Answer, reporter, shows
 from onnxq.verbs.refused import refused, those_made
-from onnxq.verbs.shortfall import fields, shortfall, shortfall_of_whole
+from onnxq.verbs.shortfall import fields, said_of_floor, shortfall, shortfall_of_whole
 
 __all__ = ["quantize"]
 
@@ -41,9 +41,10 @@ def quantize(args: argparse.Namespace, screen: Screen) -> Answer:
     seconds = time.perf_counter() - start
     below = shortfall(args, result)
     if shows(args):
-        views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+        unsaid = said_of_floor(args, result)
+        views.quantized(screen, args.model, args.output, result, seconds, verbose=args.verbose, unsaid=unsaid)
         if below is not None:
-            tries = ["what the hint above says"] if result.hints else []
+            tries = ["what the hint above says"] if set(result.hints) - unsaid else []
             views.below_floor(screen, replace(below, tries=(*tries, *below.tries)))
     return (ExitCode.BELOW if below else ExitCode.OK), _document(args, seconds, **result.report(), **fields(below))
 
@@ -58,7 +59,8 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
     )
     seconds = time.perf_counter() - start
     if shows(args):
-        views.several(screen, args.model, args.output, results, seconds, verbose=args.verbose)
+        unsaid = {name: said_of_floor(args, result) for name, result in results.items()}
+        views.several(screen, args.model, args.output, results, seconds, verbose=args.verbose, unsaid=unsaid)
     until = time.perf_counter() + _SUSPECT_SECONDS
     found = {name: shortfall(args, result, until=until) for name, result in results.items()}
     for name, below in found.items():
@@ -89,7 +91,8 @@ def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
     seconds = time.perf_counter() - start
     below = shortfall_of_whole(args, result, whole)
     if shows(args):
-        views.rewritten(screen, args.model, args.output, result, seconds, verbose=args.verbose)
+        unsaid = said_of_floor(args, result)
+        views.rewritten(screen, args.model, args.output, result, seconds, verbose=args.verbose, unsaid=unsaid)
         if below is not None:
             views.below_floor(screen, below)
     return (ExitCode.BELOW if below else ExitCode.OK), _document(args, seconds, **result.report(), **fields(below))

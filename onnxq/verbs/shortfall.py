@@ -14,12 +14,14 @@ from onnxq.algorithm_choice import Choice
 from onnxq.compare import TensorErrors
 from onnxq.errors import OnnxqError
 from onnxq.graph.files.save import MAX_PROTO_BYTES
+from onnxq.notes.cautions import below
 from onnxq.notes.commands import compare_command
+from onnxq.notes.hints import ways_out
 from onnxq.notes.remedies import Shortfall, ahead, blamed, more_bits, remedies
 from onnxq.quantized import Quantized
 from onnxq.rewritten import Rewritten
 
-__all__ = ["fields", "shortfall", "shortfall_of_whole"]
+__all__ = ["fields", "said_of_floor", "shortfall", "shortfall_of_whole"]
 
 _SAMPLES, _OF_LARGE = 4, 2
 _LARGE = 128 << 20
@@ -33,6 +35,18 @@ _OTHERS = ("another --range", "more data")
 def fields(found: Shortfall | None) -> dict[str, Any]:
     """What ``--json`` says of it."""
     return {"below_floor": found is not None, "suspects": list(found.suspects) if found is not None else []}
+
+
+def said_of_floor(args: argparse.Namespace, result: Quantized | Rewritten) -> frozenset[str]:
+    """The warnings and hints of a result that its shortfall, if it has one, says again: beside it they stay unsaid."""
+    worst = result.verification.worst if result.verification else None
+    if worst is None or worst[1].sqnr >= args.options.min_sqnr:
+        return frozenset()
+    (name, errors), options = worst, args.options
+    if isinstance(result, Rewritten):
+        return frozenset((below(name, errors.sqnr, options.min_sqnr),))
+    compare = compare_command(result.backend, options.format)
+    return frozenset((below(name, errors.sqnr, options.min_sqnr, compare), *ways_out(result.hints, name, errors.sqnr)))
 
 
 def shortfall(args: argparse.Namespace, result: Quantized, *, until: float = math.inf) -> Shortfall | None:
@@ -59,11 +73,12 @@ def shortfall(args: argparse.Namespace, result: Quantized, *, until: float = mat
         size = result.verification.float_bytes if result.verification else 0
         suspects = _suspects(args, result, size, name_of)
     flags = next(filter(None, (remedies(result, options, name, t.tensor) for name, t in suspects.items())), [])
+    command = compare_command(result.backend, options.format)
     if not flags:
-        command = compare_command(result.backend, options.format)
         flags = [f"'{command}' to see where", *more_bits(result, options)]
     others = _OTHERS if any(site.role == "activation" for site in plan.sites) else _OTHERS[1:]
-    return Shortfall(worst[0], worst[1].sqnr, options.min_sqnr, suspects, (*flags, *others))
+    ways = tuple(ways_out(result.hints, worst[0], worst[1].sqnr).values())
+    return Shortfall(worst[0], worst[1].sqnr, options.min_sqnr, suspects, (*flags, *others), ways, command)
 
 
 def shortfall_of_whole(args: argparse.Namespace, result: Rewritten, whole: Choice) -> Shortfall | None:

@@ -42,9 +42,16 @@ _SLOWER = 0.95
 
 
 def quantized(
-    screen: Screen, source: str, output: str | None, result: Quantized, seconds: float, *, verbose: bool
+    screen: Screen,
+    source: str,
+    output: str | None,
+    result: Quantized,
+    seconds: float,
+    *,
+    verbose: bool,
+    unsaid: Container[str] = (),
 ) -> None:
-    """The summary of ``onnxq quantize``."""
+    """The summary of ``onnxq quantize``, without warnings and hints that stay ``unsaid``: what follows says them."""
     plan, check = result.plan, result.verification
     written = ", ".join(str(path) for path in result.files) or output
     heading(screen, f"{source} → {written}" if written else source, f"{result.backend.title}, {seconds:.1f} s")
@@ -61,10 +68,10 @@ def quantized(
     rows += kept_rows(plan.kept_float, verbose)
     if check is not None:
         rows += _check_rows(screen, result, check, verbose)
-    rows += labelled("hint", result.hints)
+    rows += labelled("hint", (hint for hint in result.hints if hint not in unsaid))
     rows += labelled("next", _next(result))
     screen.pairs(rows)
-    warning_lines(screen, check.warnings if check else ())
+    warning_lines(screen, (text for text in (check.warnings if check else ()) if text not in unsaid))
     if verbose:
         note_lines(screen, (note for note in result.notes if not note.startswith((TRIED, UNTRIED))))
 
@@ -187,9 +194,16 @@ def _ops(result: Quantized, names: Iterable[str]) -> list[str]:
 
 
 def several(
-    screen: Screen, source: str, output: str, results: Mapping[str, Quantized], seconds: float, *, verbose: bool
+    screen: Screen,
+    source: str,
+    output: str,
+    results: Mapping[str, Quantized],
+    seconds: float,
+    *,
+    verbose: bool,
+    unsaid: Mapping[str, Container[str]],
 ) -> None:
-    """The summary of ``onnxq quantize`` for several targets: a row each."""
+    """The summary of ``onnxq quantize`` for several targets: a row each; ``unsaid`` of each target as for one alone."""
     heading(screen, f"{source} → {output}", f"{plural(len(results), 'target')}, {seconds:.1f} s")
     rows = []
     for name, result in results.items():
@@ -200,8 +214,10 @@ def several(
         rows.append((name, f"{plan.done} of {plan.total}", accuracy, files))
     screen.table(("target", "nodes quantized", "SQNR", "files"), rows)
     warned = {name: check.warnings for name, result in results.items() if (check := result.verification) is not None}
-    warning_lines(screen, _by_text(warned))
-    hint_lines(screen, _by_text({name: result.hints for name, result in results.items()}))
+    hints = {name: result.hints for name, result in results.items()}
+    for show, said in ((warning_lines, warned), (hint_lines, hints)):
+        told = {name: [text for text in texts if text not in unsaid.get(name, ())] for name, texts in said.items()}
+        show(screen, _by_text(told))
     notes = {name: [n for n in made.notes if verbose or n.startswith(UNTRIED)] for name, made in results.items()}
     note_lines(screen, _by_text(notes))
 
@@ -217,8 +233,17 @@ def _by_text(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield f"{who}: {text}"
 
 
-def rewritten(screen: Screen, source: str, output: str, result: Rewritten, seconds: float, *, verbose: bool) -> None:
-    """The summary of ``onnxq quantize`` with an algorithm that is a pipeline of its own."""
+def rewritten(
+    screen: Screen,
+    source: str,
+    output: str,
+    result: Rewritten,
+    seconds: float,
+    *,
+    verbose: bool,
+    unsaid: Container[str] = (),
+) -> None:
+    """The summary of ``onnxq quantize`` with an algorithm that is a pipeline of its own; ``unsaid`` as elsewhere."""
     check = result.verification
     heading(screen, f"{source} → {output}", f"{result.algorithm}, {seconds:.1f} s")
     rows = [("quantized", counts(result.quantized.values()) or "nothing")]
@@ -234,7 +259,7 @@ def rewritten(screen: Screen, source: str, output: str, result: Rewritten, secon
     ran = f"runs, {plural(check.samples, 'sample')}" if check.samples else "loads; without data it was not run"
     rows.append(("checked", f"valid, {ran}" if check.loaded else "valid ONNX; not loaded, and not run"))
     screen.pairs(rows)
-    warning_lines(screen, check.warnings)
+    warning_lines(screen, (text for text in check.warnings if text not in unsaid))
     note_lines(screen, result.details if verbose else ())
 
 
@@ -251,7 +276,9 @@ def below_floor(screen: Screen, found: Shortfall, *, of: str = "") -> None:
     screen.line()
     screen.line(screen.style(text, "bold", "red"))
     if found.suspects:
-        screen.line("Most is lost at:")
+        screen.line(f"Most is lost here, and '{found.compare}' shows all:")
         drops_table(screen, list(found.suspects.values()))
+    if found.ways:
+        screen.line(f"{'; '.join(found.ways)}.")
     *tries, last = found.tries
     screen.line(f"Try {', '.join(tries)}{', or ' if len(tries) > 1 else ' or ' if tries else ''}{last}.")
