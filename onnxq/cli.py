@@ -20,7 +20,7 @@ from onnxq.console.exit_codes import ExitCode
 from onnxq.console.records import IN_REPORT
 from onnxq.console.signals import Terminated, heed_signals, ignore_signals
 from onnxq.console.streams import close_stdout, give_streams, stdout_error
-from onnxq.console.terminal import Screen
+from onnxq.console.terminal import Screen, decibels
 from onnxq.errors import OnnxqError
 from onnxq.file_system import cause_outside
 
@@ -151,11 +151,12 @@ def _run(args: argparse.Namespace) -> int:
 def _shortfall(args: argparse.Namespace, code: int, document: Mapping[str, Any]) -> str:
     """What is not as it was asked for, of a result that ends with another code than 0."""
     checks = [part.get("verification") or {} for part in (document, *document.get("targets", ()))]
-    found = [(errors["sqnr"], name) for check in checks for name, errors in check.get("outputs", {}).items()]
-    low = [pair for pair in found if isinstance(pair[0], (int, float)) and pair[0] < args.options.min_sqnr]
+    told = ((errors["sqnr"], name) for check in checks for name, errors in check.get("outputs", {}).items())
+    found = [(float(sqnr), name) for sqnr, name in told if sqnr is not None]  # infinite ones are text in JSON
+    low = [pair for pair in found if pair[0] < args.options.min_sqnr]
     if code == ExitCode.BELOW and low and args.verb == "quantize":
         sqnr, name = min(low)
-        return f"output {name!r} has {sqnr:.1f} dB, below --min-sqnr {args.options.min_sqnr:g}"
+        return f"output {name!r} has {decibels(sqnr)}, below --min-sqnr {args.options.min_sqnr:g}"
     return next(known.meaning for known in ExitCode if known == code)
 
 

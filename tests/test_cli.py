@@ -70,6 +70,21 @@ def test_a_result_below_the_floor_is_code_3_and_names_layers(tmp_path: Path, dat
     assert "BELOW THE FLOOR" in out and "below the floor" not in out
 
 
+def test_a_result_of_no_numbers_is_told_like_any_below_the_floor(tmp_path: Path, capsys: Captured) -> None:
+    """What the logarithm reads is 0 in integers, where the target has no float to keep it in."""
+    model = build(
+        "(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { c = Conv (x, w) s = Sigmoid (c) y = Log (s) }",
+        w=normal(4, 4, 1, 1),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=normal(16, 4, 8, 8, scale=20.0))
+    given = ("quantize", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx")
+    assert run(*given, "--backend", "tengine") == 3
+    assert "BELOW THE FLOOR: y has -inf dB, required: 10 dB" in capsys.readouterr().out
+    assert run(*given, "--backend", "tengine", "-q") == 3
+    assert capsys.readouterr().err == "onnxq: warning: output 'y' has -inf dB, below --min-sqnr 10\n"
+
+
 def test_json_is_the_only_thing_on_stdout(tmp_path: Path, data: str, capsys: Captured) -> None:
     assert run("quantize", MODEL, "--data", data, "-o", tmp_path / "q.onnx", "--json") == 0
     shown = document(capsys)
