@@ -379,6 +379,41 @@ def test_masks_that_mask_in_both_models_are_no_loss() -> None:
     assert ignoring["t"].errors.sqnr < 10.0
 
 
+def test_a_mask_that_is_picked_in_another_place_is_no_loss_of_the_node_that_picks() -> None:
+    def picks(factor: float) -> onnx.ModelProto:
+        return build(
+            """(float[1, 8] x) => (float[1, 8] y, float[1, 1] l) {
+                [loses] z = Mul (x, factor)
+                [masks] m = Where (below, z, mask)
+                f = ReduceMax <axes = [1]> (z)
+                i = Cast <to = 7> (f)
+                [picks] p = GatherElements <axis = 1> (m, i)
+                [moves] t = Transpose (p)
+                e = Exp (t)
+                y = Add (x, e)
+                r = Relu (z)
+                [makes] l = Log (r)
+            }""",
+            factor=np.array([factor], np.float32),
+            mask=np.array([-np.inf], np.float32),
+            below=np.array([True] * 6 + [False] * 2),
+        )
+
+    rows = [np.arange(1.0, 6.0, 5 / 8, dtype=np.float32)[None] for _ in range(4)]
+    found = onnxq.compare(picks(1.0), picks(1.2), [{"x": row} for row in rows])
+    drops = {t.node: t.drop for t in found.tensors}
+    levels = {t.node: t.errors.sqnr for t in found.tensors}
+    assert levels["picks"] == -np.inf and np.isnan(drops["picks"]) and np.isnan(drops["moves"])
+    assert found.largest_drops()[0].node == "loses"
+    given = [{"x": row - 1.0} for row in rows]  # the logarithm of 0 in both; of 0 in the other alone:
+    for row in given:
+        row["x"][0, 1] = 1e-3
+    other = picks(1.0)
+    other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([0.0], np.float32), "factor"))
+    (made,) = [t for t in onnxq.compare(picks(1.0), other, given).tensors if t.node == "makes"]
+    assert made.errors.sqnr == -np.inf and made.drop == np.inf, "what makes infinity of numbers has lost them"
+
+
 def test_branches_whose_tensors_bear_the_same_names() -> None:
     """As optimum merges a decoder with and without its cache: of the sizes in one branch, those in the other were."""
     text = """(bool c, float[4, 48] x, int64[M] k) => (float[?, ?] y) {

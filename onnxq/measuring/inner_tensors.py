@@ -16,12 +16,12 @@ import onnx_ir as ir
 
 from onnxq.calibration.mask_reach import lowest_number
 from onnxq.calibration.share_out import tensor_bytes
-from onnxq.calibration.tensor_statistics import TensorStatistics
+from onnxq.calibration.tensor_statistics import SENTINEL, TensorStatistics
 from onnxq.graph.picking import picking, with_bodies
 from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import constant_array, is_constant
 from onnxq.measuring.as_read import as_read
 from onnxq.measuring.comparison import TensorErrors
 from onnxq.measuring.metrics import ErrorMeter, Errors
@@ -107,18 +107,35 @@ class InnerTensors:
         found = {name: meter.result() for name, meter in self._meters.items()}
         found = {name: errors for name, errors in found.items() if errors.elements}
         living = _Living(self._models[1])
-        result = []
+        masks, result = self._moved_masks(found), []
+        levels = {name: errors.sqnr for name, errors in found.items() if name not in masks}
         for name, errors in found.items():
             node = self._producers[name].producer()
-            before = [found[n].sqnr for n in self._before(node, found)] if node is not None else []
-            drop = min([_USUAL, *before]) - errors.sqnr if node is not None else math.nan
+            before = [levels[n] for n in self._before(node, levels)] if node is not None else []
+            drop = min([_USUAL, *before]) - errors.sqnr if node is not None and name in levels else math.nan
             quantized = self._pairs[name] != name or name in self._quantized
             maker = living.layer(node) if node is not None else None
             by, op = (maker.name or "", maker.op_type) if maker is not None else ("", "Input")
             result.append(TensorErrors(name, by, op, quantized, errors, drop))
         return tuple(result)
 
-    def _before(self, node: ir.Node, found: Mapping[str, Errors]) -> list[str]:
+    def _moved_masks(self, found: Mapping[str, Errors]) -> set[str]:
+        """Tensors that hold infinite values in the quantized model only, which no node there has made of numbers.
+
+        They are masks of the float model, too, that a node picks in another place: what is lost is lost in what it
+        picks by. That no number is left there says nothing of the node.
+        """
+        moved: set[str] = set()
+        for name, errors in found.items():
+            node = self._producers[name].producer()
+            if node is None or not errors.broken:
+                continue
+            read = self._before(node, found)
+            if any(found[n].skipped or n in moved for n in read) or any(map(_holds_masks, node.inputs)):
+                moved.add(name)
+        return moved
+
+    def _before(self, node: ir.Node, found: Container[str]) -> list[str]:
         """The nearest compared tensors that a node is computed from."""
         stack, visited, result = [v for v in node.inputs if v is not None], set(), []
         while stack:
@@ -166,6 +183,12 @@ def _without_masks(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
     seen.update(expected, 0)
     low = lowest_number(seen)
     return np.where((expected < low) & (got < low), np.float32(-np.inf), expected) if low > seen.min else expected
+
+
+def _holds_masks(value: ir.Value | None) -> bool:
+    """Whether a value is a constant with values that are no numbers, or so far away that they only mask."""
+    array = constant_array(value) if value is not None else None
+    return array is not None and array.dtype == np.float32 and not bool(np.all(np.abs(array) <= SENTINEL))
 
 
 def _values(model: ir.Model) -> Iterable[ir.Value]:
