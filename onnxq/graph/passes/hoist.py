@@ -45,11 +45,14 @@ def hoist(model: ir.Model) -> list[Note]:
     """
     namer = Namer(model)
     moved: set[ir.Node] = set()
+    passed: set[ir.Node] = set()
     for graph in all_graphs(model):
         for node in list(graph):
             way = _way(node, moved)
-            if way and _move(node, way, graph, namer):
+            new = [step for step in way if step not in passed]
+            if way and _move(node, way, new, graph, namer):
                 moved.add(node)
+                passed.update(way)
     return [Note("hoist", "", f"{len(moved)} element-wise nodes compute right behind their layer")] if moved else []
 
 
@@ -89,8 +92,19 @@ def _data(node: ir.Node) -> ir.Value | None:
     return computed[0] if len(computed) == 1 else None
 
 
-def _move(node: ir.Node, way: Sequence[ir.Node], graph: ir.Graph, namer: Namer) -> bool:
-    """Move a node in front of what it reads through, where its constants fit there."""
+def _move(node: ir.Node, way: Sequence[ir.Node], new: Sequence[ir.Node], graph: ir.Graph, namer: Namer) -> bool:
+    """Move a node in front of what it reads through, where its constants fit there.
+
+    What is made on the way holds other numbers then than those that all know by its name, so that it gets another one;
+    what the last of it gives has the name of what the node gave.
+
+    Args:
+        node: the node.
+        way: what it reads through, the last first.
+        new: nodes on the way that none has moved past before.
+        graph: of all of them.
+        namer: of the model.
+    """
     last, first, made = way[0].outputs[0], way[-1], node.outputs[0]
     source = first.inputs[0]
     constants: dict[int, AnyArray] = {}
@@ -103,7 +117,8 @@ def _move(node: ir.Node, way: Sequence[ir.Node], graph: ir.Graph, namer: Namer) 
             return False
     if source is None or made.name is None:
         return False
-    stand_for(node, [node])  # patterns may have named it by what it wrote
+    for known in (node, *new):
+        stand_for(known, [known])  # patterns may have named it by what it wrote
     for index, array in constants.items():
         given = node.inputs[index]
         if given is not None and given.shape is not None and array.shape != given.shape.numpy():
@@ -114,6 +129,9 @@ def _move(node: ir.Node, way: Sequence[ir.Node], graph: ir.Graph, namer: Namer) 
     graph.remove(node)
     graph.insert_before(first, node)
     first.replace_input_with(0, made)
+    for step in new:
+        if step is not way[0]:
+            step.outputs[0].name = namer.fresh(f"{step.outputs[0].name}_hoisted")
     return True
 
 

@@ -6,6 +6,7 @@ import pytest
 from onnxq.graph.note import Note
 from onnxq.graph.passes.hoist import hoist
 from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.values import STANDS_FOR
 from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
 
 CONSTANTS: dict[str, Array] = {
@@ -61,6 +62,21 @@ def test_a_whole_chain_follows_a_layer_with_channels_last() -> None:
     behind = "t = Transpose<perm = [0, 2, 1]>(s) \n m = Mul(t, c) \n a = Add(m, c) \n y = Relu(a)"
     model, _ = apply(change, build(conv(behind, "2,8,6"), **CONSTANTS), {"x": random(2, 4, 1, 10)})
     assert ops(model) == ["Conv", "Mul", "Add", "Relu", "Squeeze", "Transpose"]
+
+
+def test_what_holds_other_numbers_has_another_name() -> None:
+    """A comparison by name would take the products for what they were made of; patterns go on by the old names."""
+    behind = "t = Transpose<perm = [0, 2, 1]>(s) \n m = Mul(t, c) \n a = Add(m, c) \n y = Relu(a)"
+    given = build(conv(behind, "2,8,6"), **CONSTANTS)
+    model, _ = apply(change, given, {"x": random(2, 4, 1, 10)})
+    made = {node.op_type: node for node in model.graph}
+    names = {op: node.outputs[0].name for op, node in made.items()}
+    assert names["Conv"] == "v" and names["Transpose"] == "y"
+    assert not {names[op] for op in ("Mul", "Add", "Relu", "Squeeze")} & {"s", "t", "m", "a", "y"}
+    former = {op: node.meta[STANDS_FOR] for op, node in made.items() if op != "Conv"}
+    for op, name in {"Squeeze": "s", "Transpose": "t", "Mul": "m", "Add": "a", "Relu": "y"}.items():
+        assert name in former[op]
+        assert [node for node, known in former.items() if name in known] == [op], "one node each"
 
 
 def test_the_bias_of_a_product_behind_a_reshape() -> None:
