@@ -46,11 +46,12 @@ provider's default architecture; for another, call the runtime with its options 
 
 Operators that stay float between integer ones the provider computes in half precision. Off a device it does so only
 where its option ``soc_model`` names a chip that has it (43, the Snapdragon 8 Gen 2, say): without, one of them makes it
-refuse the whole model, with "Failed to finalize QNN graph". The summary of a result names them. LSTM and GRU are such,
-of any size, in a float model too: on the emulator HTP 69 and 73 compute them (an LSTM with 30 dB on 73, 60 on 69), and
-68 refuses them, though the provider claims them. What only moves numbers from an input of the model or from one of
-them to one of them (the Transpose of a net whose batch comes first) stays float with them: in 8 bits power spectra were
-lost in front of an LSTM for nothing (a speaker encoder 0.5 dB; now 32 as simulated, 15 on the emulator).
+refuse the whole model, with "Failed to finalize QNN graph". The summary of a result names them. LSTM, GRU and STFT are
+such, of any size, in a float model too: on the emulator HTP 69 and 73 compute them (an LSTM with 30 dB on 73, 60 on 69,
+an STFT with 69 on both), and 68 refuses them, though the provider claims them. What only moves numbers from an input of
+the model or from one of them to one of them (the Transpose of a net whose batch comes first) stays float with them: in
+8 bits power spectra were lost in front of an LSTM for nothing (a speaker encoder 0.5 dB; now 32 as simulated, 15 on the
+emulator).
 
 What the HTP computes wrongly in some forms is written otherwise, or stays float: :mod:`onnxq.backends.qnn.rewrites`.
 Wrong as well, and not told apart: mean pools that leave their padding out of the mean, where a side of the window is

@@ -97,12 +97,24 @@ def resizes_pictures(node: ir.Node) -> str | None:
     return None
 
 
+_IN_HALF = ("LSTM", "GRU", "STFT")
+"""Operators that the HTP has in half precision alone, each tried on the emulator."""
+
+
+def _framed(node: ir.Node) -> bool:
+    """Whether the step and the length of an STFT's frames are constants."""
+    given = [value for index, value in enumerate(node.inputs) if index in (1, 3) and value is not None]
+    return all(constant_array(value) is not None for value in given)
+
+
 _FORMS = (
     WITH_INDICES,
     OTHER_NORMS,
     WRAPPING,
     Form(("ScatterElements", "ScatterND"), "{} that takes the larger or smaller", has("reduction", "max", "min")),
     TRAINING,
+    Form(("STFT",), "{} of complex numbers", lambda node: (static_shape(node.inputs[0]) or ())[2:] == (2,)),
+    Form(("STFT",), "{} whose step or length is computed", lambda node: not _framed(node)),
 )
 """What the HTP has not, though it has other forms of the operator."""
 
@@ -185,10 +197,11 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             continue
         if node.op_type == "Softplus" and selection.activation(default, node, node.outputs[0]).bits > 8:
             found.append(_wide_softplus(node))
+        none = flat(node) or undilated(node) or _form(node)
         if node.op_type in NOWHERE:
             what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
-        elif (none := flat(node) or undilated(node) or _form(node)) is not None:
+        elif none is not None:
             what = f"{none}: it runs on the CPU, what is around it in parts"
             found.append(Finding("warning", describe(node), what, "Cut the model there"))
         if node.op_type == "Resize" and node.attributes.get_string("mode", "") == "linear":
@@ -196,7 +209,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
         if _keeps_fractions(node):
             what = "a Cast to integers and one back in a row leave fractions on the HTP"
             found.append(Finding("warning", describe(node), what, "Use Floor instead, if nothing is below 0"))
-        if node.op_type in ("LSTM", "GRU"):
+        if node.op_type in _IN_HALF and none is None:
             what = (
                 f"the HTP computes {node.op_type} in half precision, from version 69 on; for version 68, and off a "
                 "device where the provider is told no SoC, no session can be created"

@@ -454,6 +454,16 @@ def test_what_is_said_of_recurrent_layers(op: str, gates: int) -> None:
     )
 
 
+def test_what_is_said_of_short_time_spectra() -> None:
+    model = build(
+        "(float[1, 256] x) => (float[1, 13, 33, 2] y) { y = STFT (x, step, window) }",
+        step=np.array(16),
+        window=np.hanning(64).astype(np.float32),
+    )
+    (said,) = (f for f in onnxq.check(model, backend="qnn") if "HTP" in f.what)
+    assert said.level == "warning" and "the HTP computes STFT in half precision" in said.what
+
+
 @pytest.mark.parametrize("strides", [2, 1])
 def test_padding_that_a_mean_pool_counts_is_a_pad_where_its_windows_lie_side_by_side(
     strides: int, tmp_path: Path

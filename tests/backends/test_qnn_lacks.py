@@ -30,6 +30,12 @@ _FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "CenterCropPad": ("y = CenterCropPad (a, s)", {"s": np.array([1, 4, 6, 6])}),
     "EyeLike": ("r = Reshape (a, s) e = EyeLike (r) y = Add (r, e)", {"s": np.array([16, 16])}),
     "DFT": ("r = Reshape (a, s) y = DFT <axis = 1> (r)", {"s": np.array([1, 256, 1])}),
+    "STFT of complex numbers": ("r = Reshape (a, s) y = STFT <onesided = 0> (r, t, , l)",
+                                {"s": np.array([1, 128, 2]), "t": np.array(16), "l": np.array(64)}),
+    "STFT whose step or length is computed": (
+        "r = Reshape (a, s) m = ReduceMax <keepdims = 0> (r) c = Ceil (m) d = Mul (c, f) t = Cast <to = 7> (d) "
+        "y = STFT (r, t, , l)", {"s": np.array([1, 256]), "f": f32(16), "l": np.array(64)},
+    ),
     **{
         f"Reduce{kind}": (f"b = Exp (a) y = Reduce{kind} (b, axes)", {"axes": np.array([3])})
         for kind in ("L1", "LogSum", "Prod", "SumSquare")

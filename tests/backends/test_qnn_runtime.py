@@ -203,6 +203,28 @@ def test_a_node_that_stays_float_runs_among_integers(tmp_path: Path) -> None:
     assert sqnr(want, [o["y"] for o in seen.outputs]) > 30
 
 
+def test_short_time_spectra_are_computed_in_float_on_an_htp_69_and_not_at_all_on_a_68(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 256] x) => (float[1, 13, 33, 2] y) {
+            h = Mul (x, half)
+            s = STFT (h, step, window)
+            y = Mul (s, half)
+        }""",
+        half=f32([0.5]),
+        step=np.array(16),
+        window=np.hanning(64).astype(np.float32),
+    )
+    feeds, path = images(1, 256, samples=2), tmp_path / "q.onnx"
+    q = onnxq.quantize(model, feeds, backend="qnn", output=path)
+    for arch, soc in (("69", "36"), ("73", "43")):
+        seen = examine(RUNTIME, path, feeds, arch=arch, soc=soc)
+        assert any(line.startswith("Stft") for line in seen.floating)
+        want = [Session(q.qdq(), optimize=False).run(feed)["y"] for feed in feeds]
+        assert sqnr(want, [outputs["y"] for outputs in seen.outputs]) > 30
+    with pytest.raises(VerificationError, match="QNN cannot make its QNN_Stft"):
+        examine(RUNTIME, path, feeds, arch="68", soc="30")
+
+
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3)])
 def test_recurrent_layers_run_in_float_on_an_htp_69_and_not_at_all_on_a_68(tmp_path: Path, op: str, gates: int) -> None:
     model = build(
