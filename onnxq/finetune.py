@@ -135,10 +135,14 @@ def finetune(
     inner = features_of(given, reference) if features else []
     student = Student(given, inner, device)
     master = Executor(reference, outputs=[*student.outputs, *inner], device=device)
-    feeds: list[Feeds] = [dict(f) for f in open_data(data, inputs_of(reference), image=image, samples=samples)]
-    feeds, lost = with_numbers(feeds, lambda sample: outputs_of(master, sample, student.outputs, device))
+    opened = open_data(data, inputs_of(reference), image=image, samples=samples)
+    feeds: list[Feeds] = [dict(f) for f in opened]
+    places = {id(sample): opened.index_of(k) for k, sample in enumerate(feeds)}
+    feeds, lost = with_numbers(
+        feeds, lambda sample: outputs_of(master, sample, student.outputs, device), opened.index_of
+    )
     fitting, choosing, judging = _parts(feeds)
-    judge = Judge(given, reference, judging)
+    judge = Judge(given, reference, judging, [places[id(sample)] for sample in judging])
     length = _Length(steps, minutes)
     rate, checks = _rate(given) if lr is None else lr, max(min(20, length.most // 10), 1)
     settings = Settings(length.most, batch, rate, scale_lr, bias_lr, vary, features, checks=checks, seed=seed)

@@ -85,6 +85,17 @@ def test_what_is_told_is_of_all_samples_that_judge(quantized: onnxq.Quantized) -
     assert trained.verification is not None and trained.verification.samples == 96 // 8
 
 
+def test_the_worst_sample_is_named_by_its_place_in_the_data(quantized: onnxq.Quantized) -> None:
+    feeds = feeds_for(residual(), samples=96, seed=5)
+    feeds[0] = {"x": np.full_like(feeds[0]["x"], np.nan)}  # is left out, and counted all the same
+    trained = onnxq.finetune(quantized, feeds, teacher=residual(), steps=2)
+    assert trained.verification is not None and trained.verification.worst is not None
+    name, errors = trained.verification.worst
+    assert errors.worst_sample is not None
+    alone = onnxq.compare(residual(), trained, feeds[errors.worst_sample : errors.worst_sample + 1]).outputs[name]
+    assert alone.sqnr == pytest.approx(errors.worst, abs=0.01)
+
+
 def test_torch_and_onnxruntime_compute_the_same(quantized: onnxq.Quantized) -> None:
     from onnxq.torch.student import Student
 

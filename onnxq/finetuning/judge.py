@@ -34,14 +34,18 @@ class Judge:
         given: the quantized model before training, which is run here.
         teacher: the float model, see :func:`onnxq.finetuning.teacher.teacher_of`.
         held: feeds to judge by, at least one.
+        places: of these in the data.
 
     Raises:
         ModelError: an output has another shape in the quantized model, for the first sample: two models may use the
             same names.
     """
 
-    def __init__(self, given: Quantized, teacher: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    def __init__(
+        self, given: Quantized, teacher: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]], places: Sequence[int]
+    ) -> None:
         session = Session(teacher, optimize=False)
+        self._places = places
         self._given, self._held, self._exact = given, held, [session.run(feeds) for feeds in held]
         self._require_same_shapes()
         self._before = self._sqnr(given)
@@ -64,8 +68,8 @@ class Judge:
 
     def verified(self, made: Quantized, prepared: Prepared) -> Quantized:
         """With its verification on these samples; ``prepared``: the float model."""
-        pairs = enumerate(zip(self._held, self._exact, strict=True))
-        kept = [KeptSample(k, dict(feeds), dict(outputs)) for k, (feeds, outputs) in pairs]
+        samples = enumerate(zip(self._held, self._exact, self._places, strict=True))
+        kept = [KeptSample(k, dict(feeds), dict(outputs), source=place) for k, (feeds, outputs, place) in samples]
         result = made.rendered()
         forget_shapes(result)
         checked = first_look(

@@ -16,12 +16,15 @@ __all__ = ["with_numbers"]
 Feeds = Mapping[str, NDArray[Any]]
 
 
-def with_numbers(feeds: Sequence[Feeds], run: Callable[[Feeds], Sequence[NDArray[Any]]]) -> tuple[list[Feeds], str]:
+def with_numbers(
+    feeds: Sequence[Feeds], run: Callable[[Feeds], Sequence[NDArray[Any]]], place: Callable[[int], int] = int
+) -> tuple[list[Feeds], str]:
     """The samples whose inputs are finite, or of which the model makes finite outputs all the same, as of masks.
 
     Args:
         feeds: samples.
         run: a sample → the float model's outputs.
+        place: of a sample that comes after so many others, in the data that it was drawn from.
 
     Returns:
         Them, and what to say of the others.
@@ -39,7 +42,7 @@ def with_numbers(feeds: Sequence[Feeds], run: Callable[[Feeds], Sequence[NDArray
             hint="Look at where the data is made for divisions by zero and missing values",
         )
     gone = set(lost)
-    told = f"{plural(len(lost), 'sample')} with NaN or infinity left out, the first is sample {lost[0]}; "
+    told = f"{plural(len(lost), 'sample')} with NaN or infinity left out, the first is sample {place(lost[0])}; "
     return [sample for at, sample in enumerate(feeds) if at not in gone], told
 
 

@@ -42,11 +42,13 @@ class Reference:
         feeds: the samples.
         outputs: its outputs, by name and sample.
         held: positions of the samples that nothing was learned from.
+        places: of the samples in the data that they were drawn from.
     """
 
     feeds: Sequence[Mapping[str, Any]] = ()
     outputs: Activations = field(default_factory=Activations)
     held: Sequence[int] = ()
+    places: Sequence[int] = ()
 
     def close(self) -> None:
         """Forget it."""
@@ -55,7 +57,8 @@ class Reference:
     def kept(self, names: Sequence[str]) -> list[KeptSample]:
         """At most 8 samples with the float model's outputs, of those that nothing was learned from."""
         some = spread(self.held, _SAMPLES)
-        return [KeptSample(i, dict(self.feeds[i]), {name: self.outputs.get(name, i) for name in names}) for i in some]
+        outputs = {i: {name: self.outputs.get(name, i) for name in names} for i in some}
+        return [KeptSample(i, dict(self.feeds[i]), outputs[i], source=self.places[i]) for i in some]
 
 
 def examine(
@@ -123,7 +126,7 @@ def _errors(result: ir.Model, kept: Sequence[KeptSample], options: Options) -> d
         meters = {name: ErrorMeter() for name in kept[0].outputs}
         for position, sample in enumerate(kept):
             for name, values in sample.outputs.items():
-                meters[name].update(values, got.get(name, position), sample.index)
+                meters[name].update(values, got.get(name, position), sample.place)
         return {name: meter.result() for name, meter in meters.items()}
     finally:
         got.close()

@@ -87,7 +87,8 @@ class Job:
             options=self.options,
             prepack=False,
         )
-        reference = Reference(feeds, Activations(), self.learner.held)
+        places = [opened.index_of(k) for k in range(len(feeds))]
+        reference = Reference(feeds, Activations(), self.learner.held, places)
         left = {id(matrix): matrix for matrix in matrices}
         with self.reporter.phase("quantize", total=len(matrices), unit="weights") as advance:
             for segment, _ in run.run(feeds, reference.outputs):

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxq import OutputError
+from onnxq import OutputError, compare
 from onnxq.errors import VerificationError
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
@@ -157,6 +157,16 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
+def test_the_worst_sample_is_named_by_its_place_in_the_data(tmp_path: Path) -> None:
+    source = save(layers(), tmp_path / "m.onnx")
+    feeds = feeds_of_layers(samples=24)
+    result = quantize_weights(source, tmp_path / "q.onnx", data=feeds, samples=8)
+    found = result.verification.worst
+    assert found is not None and found[1].worst_sample is not None
+    alone = compare(source, tmp_path / "q.onnx", [feeds[found[1].worst_sample]]).outputs[found[0]]
+    assert alone.sqnr == pytest.approx(found[1].worst, abs=0.01)
+
+
 def test_a_file_that_cannot_be_written_is_called_by_its_own_name(tmp_path: Path) -> None:
     """Not by that of the folder that it is made in, which is gone by then."""
     code = (
