@@ -142,19 +142,23 @@ def _run(args: argparse.Namespace) -> int:
     code, document = run(args, Screen(sys.stdout))
     if args.json and document is not None:
         _print(document)
-    if args.quiet and code in _UNSAID and args.verb != "check":  # whose findings are printed all the same
+    found = document or {}
+    unsaid = code in _UNSAID or found.get("below_floor", False)
+    if args.quiet and unsaid and args.verb != "check":  # whose findings are printed all the same
         errors = Screen(sys.stderr)
-        errors.line(f"onnxq: {errors.style('warning', 'yellow')}: {_shortfall(args, code, document or {})}")
+        errors.line(f"onnxq: {errors.style('warning', 'yellow')}: {_shortfall(args, code, found)}")
     return code
 
 
 def _shortfall(args: argparse.Namespace, code: int, document: Mapping[str, Any]) -> str:
     """What is not as it was asked for, of a result that ends with another code than 0."""
+    if document.get("faults"):
+        return "; ".join(document["faults"])
     checks = [part.get("verification") or {} for part in (document, *document.get("targets", ()))]
     told = ((errors["sqnr"], name) for check in checks for name, errors in check.get("outputs", {}).items())
     found = [(float(sqnr), name) for sqnr, name in told if sqnr is not None]  # infinite ones are text in JSON
     low = [pair for pair in found if pair[0] < args.options.min_sqnr]
-    if code == ExitCode.BELOW and low and args.verb == "quantize":
+    if code != ExitCode.UNMET and low and args.verb == "quantize":
         sqnr, name = min(low)
         return f"output {name!r} has {decibels(sqnr)}, below --min-sqnr {args.options.min_sqnr:g}"
     return next(known.meaning for known in ExitCode if known == code)

@@ -82,7 +82,15 @@ def test_a_result_of_no_numbers_is_told_like_any_below_the_floor(tmp_path: Path,
     assert run(*given, "--backend", "tengine") == 3
     assert "BELOW THE FLOOR: y has -inf dB, required: 10 dB" in capsys.readouterr().out
     assert run(*given, "--backend", "tengine", "-q") == 3
-    assert capsys.readouterr().err == "onnxq: warning: output 'y' has -inf dB, below --min-sqnr 10\n"
+    below = "onnxq: warning: output 'y' has -inf dB, below --min-sqnr 10\n"
+    assert capsys.readouterr().err == below
+    given = (*given[:-1], tmp_path / "out")
+    assert run(*given, "--backend", "tengine", "--backend", "rknn", "--opset", 20, "-q") == 1
+    refused, told = capsys.readouterr().err.splitlines(keepends=True)
+    assert "rknn: opset: " in refused and told == below, "of the target that took it"
+    verified = ("verify", tmp_path / "q.onnx", "--data", tmp_path / "d.npz", "--backend", "tengine")
+    assert run(*verified, "-q") == 3
+    assert capsys.readouterr().err == "onnxq: warning: output 'y' has -inf dB, the floor is 10 dB\n"
 
 
 def test_json_is_the_only_thing_on_stdout(tmp_path: Path, data: str, capsys: Captured) -> None:
