@@ -192,5 +192,5 @@ def test_what_is_there_and_no_file_is_not_called_missing() -> None:
 
 def test_a_file_is_no_folder_to_write_into(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(onnxq.OutputError, match="this is a file, not a folder"):
+    with pytest.raises(onnxq.OutputError, match="a file of that name exists, so no folder can be made"):
         quantized(output=tmp_path / "file" / "q.onnx")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.processors import VNNI, Depthwise, Linear, Products
+from onnxq.backends.onnxruntime.processors import NEAR, VNNI, Depthwise, Linear, Products
 from onnxq.graph.windows import share_inside, share_whole
 
 __all__ = ["UNKNOWN", "conv_cost"]
@@ -136,7 +136,8 @@ def conv_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tupl
         as_float, as_integer = _float(kernel, node, products), _integer(kernel, products)
     made = (kernel.group if kernel.depthwise else kernel.outputs) * products.unit
     numbers, elements = kernel.terms * kernel.outputs * kernel.group, elements * products.unit
-    as_call = [each * numbers for each in products.weights]
+    far = numbers if numbers > NEAR else 0
+    as_call = [each * far for each in products.weights]
     return as_float / made + as_call[0] / elements, as_integer / made + (as_call[1] + products.call) / elements
 
 
@@ -166,8 +167,8 @@ def _integer(kernel: _Kernel, products: Products) -> float:
         return kernel.takes((products.pointers_volumes if volumes else products.pointers)[several])
     if volumes:
         return kernel.takes(products.gathers_volumes[several])
-    if products.single is not None and kernel.inputs == kernel.outputs == 1:
-        return kernel.takes(products.single[several])
+    if kernel.inputs == kernel.outputs == 1:
+        return kernel.takes(products.single)
     if kernel.group > 1:
         return kernel.takes(products.from_one if several and kernel.inputs == 1 else products.groups[several])
     return kernel.takes((products.gathers if kernel.planes else products.gathers_lines)[several])

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost
-from onnxq.backends.onnxruntime.processors import NO_VNNI, VNNI, Products
+from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
 
@@ -29,13 +29,13 @@ __all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "spill", "without_vnni"]
 def matmul_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
     """By the inner dimension, and by the weights for few rows."""
     weight = node.inputs[1]
-    inner, numbers = 64, 0.0
+    inner, far = 64, 0.0
     if weight is not None and weight.shape is not None and len(weight.shape) >= 2:
         position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 else -2
         dim = weight.shape[position]
-        inner, numbers = dim if isinstance(dim, int) else inner, _size(weight)
+        inner, far = dim if isinstance(dim, int) else inner, _size(weight) if _size(weight) > NEAR else 0.0
     as_float, as_integer = (
-        (element + term * inner + each * numbers / elements) / products.unit
+        (element + term * inner + each * far / elements) / products.unit
         for element, term, each in zip(products.element, products.term, products.weights, strict=True)
     )
     return as_float, as_integer
@@ -53,6 +53,14 @@ def _adds_up(value: ir.Value | None) -> bool:
     return value.shape is not None and len(value.shape) == 4 and len(value.uses()) == 1
 
 
+def concat_cost(node: ir.Node, _: float) -> tuple[float, float]:
+    """Integers of several scales go through tables, a row of channels at a time; float planes are copied whole."""
+    made = node.outputs[0].shape
+    channels = made[1] if made is not None and len(made) > 2 else None
+    rows = 0.9 * len(node.inputs) / channels if isinstance(channels, int) and channels else 0.02
+    return 0.08, 0.125 + min(rows, 0.2)
+
+
 def mean_cost(
     node: ir.Node, _: float, *, as_float: tuple[float, float], as_integer: tuple[float, float]
 ) -> tuple[float, float]:
@@ -63,10 +71,12 @@ def mean_cost(
     return as_float[0] + as_float[1] * area, as_integer[0] + as_integer[1] * area
 
 
-def max_cost(node: ir.Node, _: float) -> tuple[float, float]:
-    """By the taps, between convolutions."""
+def pool_cost(
+    node: ir.Node, _: float, *, as_float: tuple[float, float], as_integer: tuple[float, float]
+) -> tuple[float, float]:
+    """By the taps: what it takes without them, and what each takes, between convolutions."""
     taps = math.prod(node.attributes.get_ints("kernel_shape", (3, 3)))
-    return 0.18 + 0.0045 * taps, 0.12 + 0.0095 * taps
+    return as_float[0] + as_float[1] * taps, as_integer[0] + as_integer[1] * taps
 
 
 def sigmoid_cost(
@@ -138,13 +148,13 @@ COSTS: Mapping[str, tuple[float, float] | Cost] = {
     "MatMul": matmul_cost,
     "Add": _streamed(add_cost),
     "Mul": _streamed(partial(mul_cost, of_silu=(0.07, 0.18), alone=(0.12, 0.185))),
-    "Concat": _streamed((0.08, 0.22)),
+    "Concat": _streamed(concat_cost),
     "GlobalAveragePool": _streamed(partial(mean_cost, as_float=(4.0, 0.04), as_integer=(8.0, 0.03))),
-    "AveragePool": _streamed((0.17, 3.6)),
+    "AveragePool": _streamed(partial(pool_cost, as_float=(0.12, 0.008), as_integer=(1.5, 0.45))),
     "LeakyRelu": _streamed((0.19, 0.245)),
     "Sigmoid": _streamed(partial(sigmoid_cost, of_silu=(0.07, 0.235), alone=(0.21, 0.245))),
     "Softmax": _streamed((0.355, 2.15)),
-    "MaxPool": _streamed(max_cost),
+    "MaxPool": _streamed(partial(pool_cost, as_float=(0.18, 0.0045), as_integer=(0.12, 0.0095))),
     # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
     "Resize": _streamed((0.055, 0.57)),
     **dict.fromkeys(MOVED, _streamed((0.115, 0.04))),

@@ -11,7 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["NO_VNNI", "VNNI", "Depthwise", "Linear", "Products"]
+__all__ = ["NEAR", "NO_VNNI", "VNNI", "Depthwise", "Linear", "Products"]
+
+NEAR = 1 << 14
+"""Weights that caches are taken to hold from one run to the next."""
 
 
 class Linear(NamedTuple):
@@ -96,7 +99,7 @@ class Products:
         plane: more of planes and volumes.
         volume_tap: more for each tap of volumes.
         left: more of integers for each tap of each channel that is left over of blocks of 8.
-        weights: in float and in integers: for each number of the weights, which come from afar.
+        weights: in float and in integers: for each number of weights of more than :data:`NEAR`, which come from afar.
         call: of a call, more in integers than in float.
         entry: for each element of a model input of few channels, in float.
         term: of a product of matrices, float and integer: for each term of an element's sum.
@@ -116,7 +119,7 @@ class Products:
     gathers_volumes: Sides
     groups: Sides
     from_one: Linear
-    single: Sides | None
+    single: Linear
     squares: Depthwise
     planes: Depthwise
     planes_odd: Depthwise
@@ -153,7 +156,7 @@ VNNI = Products(
     gathers_volumes=(Linear(3.7, 0.2, 0.0016, term=0.033), Linear(6.5, 0.15, 0.0018, term=0.03, tap=5.0)),
     groups=(Linear(4.0, 0.2, 0.0011), Linear(6.0, 0.17, 0.0019, term=0.03, tap=2.2)),
     from_one=Linear(10.8, 0.016, 0.032, tap=1.7),
-    single=None,
+    single=Linear(4.0, tap=0.83),
     squares=Depthwise(channel=0.06, both=0.008, edge=0.9, read=0.04),
     planes=Depthwise(channel=0.06, both=0.0105, edge_both=0.028, read=0.04),
     planes_odd=Depthwise(both=0.08, edge=14.0, edge_both=0.08, read=0.5),
@@ -184,7 +187,7 @@ NO_VNNI = Products(
     gathers_volumes=(Linear(16.0, 0.06, 0.0062), Linear(5.0, 0.06, 0.0062, tap=17.0)),
     groups=(Linear(8.0, 0.25, 0.0062), Linear(13.0, 0.5, 0.0062, term=0.14, tap=13.8)),
     from_one=Linear(13.0, 0.5, 0.0062, term=0.14, tap=10.8),
-    single=(Linear(4.0, tap=0.95), Linear(4.0, tap=0.95)),
+    single=Linear(4.0, tap=0.95),
     squares=Depthwise(channel=0.066, both=0.02, edge=0.066, edge_both=0.02),
     planes=Depthwise(channel=0.066, both=0.02, edge=0.066, edge_both=0.02),
     planes_odd=Depthwise(both=0.27, edge_both=0.27),

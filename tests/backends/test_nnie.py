@@ -243,10 +243,11 @@ def test_options_without_meaning_are_refused_before_any_work(options: Options) -
         onnxq.quantize(net(), [{"x": np.zeros(1)}], backend="nnie", options=options)
 
 
-def test_nothing_is_written_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_in_the_way_of_a_folder_is_told_and_nothing_written(tmp_path: Path) -> None:
+    (tmp_path / "no").write_text("")
     with pytest.raises(OutputError):
         onnxq.quantize(net(), FEEDS, backend="nnie", output=tmp_path / "no" / "m.onnx")
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["no"]
 
 
 def test_what_the_hardware_lacks_is_found_by_check() -> None:

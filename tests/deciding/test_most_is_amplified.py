@@ -25,7 +25,7 @@ def powers() -> onnx.ModelProto:
         }""",
         w=normal(32, 32, 3, 3, seed=1),
         v=bank.astype(np.float32),
-        low=f32(1e-5),
+        low=f32(1e-6),
         offset=f32(20.0),
     )
 
