@@ -250,25 +250,13 @@ class Backend:
 
     @property
     def at_home(self) -> bool:
-        """Whether the runtime in which onnxq checks every result is the one that the result is made for."""
+        """Whether the runtime in which onnxq checks every result is the one that it is made for."""
         return self.runtime == "onnxruntime"
 
     @property
     def one_entry(self) -> bool:
         """Whether a tensor is quantized in one way for all that read it: the artifact is a table of tensors."""
         return next(iter(self.formats.values())).simulated
-
-    def entering(self, size: float) -> float:
-        """The cost of bringing so many elements into integers."""
-        return (self.quantize_cost + self.spill(size)) * size + self.node_cost
-
-    def leaving(self, size: float) -> float:
-        """The cost of bringing so many out of them, to one reader."""
-        return (self.dequantize_cost + self.spill(size)) * size + self.node_cost
-
-    def reordering(self, size: float) -> float:
-        """The cost of leaving the layout of float convolutions, on top of that of entering."""
-        return (self.reorder_cost + self.spill(size)) * size if self.reorder_cost else 0.0
 
     def require(self, options: Options) -> None:
         """Refuse what the target cannot hold, before any work.

@@ -15,6 +15,7 @@ from onnxq.backend import Backend, Kind, OpRule
 from onnxq.deciding.relief import Piece
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
+from onnxq.planning.conversions import entering, leaving
 from onnxq.planning.placement import elements
 from onnxq.planning.sites import REORDERINGS
 from onnxq.planning.table_rows import row
@@ -22,8 +23,8 @@ from onnxq.planning.table_rows import row
 __all__ = ["cheap_in_float"]
 
 _SHARE = 0.01
-"""Of the cost in float of what is quantized, that all pieces together may cost: where integers take a third of that, 3 %
-of what they take."""
+"""Of the cost in float of what is quantized, that all pieces together may cost: 3 % of what integers take, where they
+take a third of that."""
 
 
 def cheap_in_float(
@@ -141,11 +142,11 @@ class _Small:
             for value in node.inputs:
                 maker = self._maker(value)
                 if value is not None and maker not in inside and maker and maker.name in self._plan.quantized:
-                    total += backend.leaving(self._size(value))
+                    total += leaving(backend, self._size(value))
             total += self._elsewhere(node, inside)
             for value in self._outputs(node):
                 if any(use.node not in inside and use.node.name in self._plan.quantized for use in value.uses()):
-                    total += backend.entering(self._size(value)) + self._rules[node].cost_behind * self._size(value)
+                    total += entering(backend, self._size(value)) + self._rules[node].cost_behind * self._size(value)
         return max(total, 0.0)
 
     def _elsewhere(self, node: ir.Node, inside: Collection[ir.Node]) -> float:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind
 from onnxq.graph.traverse import all_nodes
 from onnxq.plan import Plan
+from onnxq.planning.conversions import entering, leaving, reordering
 from onnxq.planning.table_rows import row
 
 __all__ = ["Saving", "saving"]
@@ -65,12 +66,12 @@ def _conversions(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[s
             continue
         size, producer = sizes.get(site.tensor, 1), value.producer()
         if producer is None or not _in_integers(producer, plan):
-            cost += backend.entering(size)
+            cost += entering(backend, size)
             rule = row(backend, producer) if producer is not None else None
-            cost += backend.reordering(size) if rule is not None and rule.kind is Kind.COMPUTE else 0.0
+            cost += reordering(backend, size) if rule is not None and rule.kind is Kind.COMPUTE else 0.0
             continue
         readers = sum(not _in_integers(use.node, plan) for use in value.uses()) + value.is_graph_output()
-        cost += backend.leaving(size) * readers
+        cost += leaving(backend, size) * readers
     return cost
 
 

@@ -15,7 +15,7 @@ from onnxq.backends.onnxruntime import BACKEND
 from onnxq.deciding.relief import costly_in_integers
 from tests.models import build, images, normal
 
-WIDTH, DEEP, SIDE, PATCH = 192, 2304, 96, 8
+WIDTH, DEEP, SIDE, PATCH = 192, 4608, 96, 8
 TOKENS = (SIDE // PATCH) ** 2
 
 

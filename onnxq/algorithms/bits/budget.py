@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind
 from onnxq.errors import OptionError
 from onnxq.measuring.probe import Part
+from onnxq.planning.conversions import entering, leaving
 from onnxq.planning.macs import multiply_accumulates, size_of
 from onnxq.planning.table_rows import row
 from onnxq.spec import QuantSpec
@@ -151,7 +152,7 @@ class Costs:
         as_float, as_integer = rule.costs(node, count)
         if stored_bits(bits) <= 8 and act_bits <= 8:
             return as_integer
-        around = self.target.leaving(size_of(node.inputs[0], self.sizes)) + self.target.entering(count)
+        around = leaving(self.target, size_of(node.inputs[0], self.sizes)) + entering(self.target, count)
         return as_float + around
 
 
