@@ -154,7 +154,7 @@ class Backend:
             node, as where each of its readers has a DequantizeLinear of its own in front.
         reorder_cost: cost per element of leaving the layout of float convolutions, on top of ``quantize_cost``.
         node_cost: cost of a kernel call whatever its size, in the same unit.
-        spill: elements of a float tensor → what each costs more where caches do not hold it, written or read.
+        spill: tensor, number of its elements → what converting each costs more where caches do not hold it.
         fused_float: (operator, operator behind it) pairs of which a float kernel computes the second for free → its
             cost per element elsewhere.
         quantizer_bits: widths that the target's QuantizeLinear can have; activations of another width that it allows
@@ -220,7 +220,7 @@ class Backend:
     split_cost: Mapping[str, float] = field(default_factory=dict)
     reorder_cost: float = 0.0
     node_cost: float = 0.0
-    spill: Callable[[float], float] = lambda _: 0.0
+    spill: Callable[[ir.Value, float], float] = lambda value, size: 0.0
     fused_float: Mapping[tuple[str, str], float] = field(default_factory=dict)
     quantizer_bits: frozenset[int] = field(default_factory=lambda: frozenset({8, 16}))
     stores_weights: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from onnxq.backend_choice import backend_named
 from onnxq.deploy import deploy
-from onnxq.locations import artifact_path, require_output, require_several, spare
+from onnxq.locations import artifact_path, require_files, require_output, require_several, spare
 from onnxq.options import Options
 from onnxq.prepare import Source
 from onnxq.quantized import Quantized
@@ -37,6 +37,7 @@ def deploy_all(
     Raises:
         TargetsError: some targets refuse the model or its quantizers; the others are written.
         BackendError: the model carries no quantizers, or all targets refuse them.
+        OutputError: among others, a file cannot be written; those of other targets may be there then.
         OnnxqError: anything else that goes wrong; nothing is written then.
     """
     options, names = Options.of(options), names_of(backends)
@@ -46,7 +47,9 @@ def deploy_all(
 
     forms = for_each_target(names, lambda name: backend_named(name).format_named(options.format))
     for name, path in paths.items():
-        spare(beside=forms[name].sidecars(path), model=model)
+        beside = forms[name].sidecars(path)
+        require_files([path, *beside])
+        spare(beside=beside, model=model)
     made, refused = for_those_that_take_it(names, lambda name: deploy(model, backend=name, options=options))
     made = {name: result.written(paths[name]) if name in paths else result for name, result in made.items()}
     require_all(made, refused, written=bool(paths))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ __all__ = [
     "made_folder",
     "require_choice",
     "require_file",
+    "require_files",
     "require_folder",
     "require_onnx",
     "require_output",
@@ -242,6 +243,16 @@ def require_file(path: str | os.PathLike[str], hint: str, *, made: bool = False)
     parent = Path(path).absolute().parent
     missing = made and not parent.is_dir()
     _require_taken(_there(parent, "Give another folder") if missing else _folder_of(path), path)
+
+
+def require_files(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Refuse places that files of a result cannot be written to, before any work.
+
+    Raises:
+        OutputError: see :func:`require_file`.
+    """
+    for path in paths:
+        require_file(path, "Give another folder, or remove it", made=True)
 
 
 def _folder_of(file: str | os.PathLike[str]) -> Path:

@@ -31,7 +31,7 @@ class Kind(enum.Enum):
 
 
 Cost = Callable[[ir.Node, float], tuple[float, float]]
-"""Node, number of elements of its output → cost for each of them of its float and of its integer kernel."""
+"""Node, number of elements of its output, at least 1 → cost for each of them of its float and of its integer kernel."""
 
 
 @dataclass(frozen=True, slots=True)

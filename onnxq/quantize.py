@@ -22,7 +22,15 @@ from onnxq.effort import end_of
 from onnxq.errors import OnnxqError, OutputError
 from onnxq.graph.shapes import inputs_of_unknown_size, shapes_of_one, sizes_at
 from onnxq.job import Job
-from onnxq.locations import artifact_path, made_folder, require_file, require_output, require_several, spare
+from onnxq.locations import (
+    artifact_path,
+    made_folder,
+    require_file,
+    require_files,
+    require_output,
+    require_several,
+    spare,
+)
 from onnxq.notes.aloud import say
 from onnxq.observe import observe, require_one, too_few_kept
 from onnxq.options import ImageOptions, Options
@@ -208,6 +216,7 @@ def quantize_all(
 
     Raises:
         TargetsError: some targets refuse the model, or their result fails its final check; the others are written.
+        OutputError: among others, a file cannot be written; those of other targets may be there then.
         OnnxqError: anything else that goes wrong, see :mod:`onnxq.errors`; nothing is written then.
     """
     options = Options.of(options)
@@ -247,6 +256,7 @@ class _Request:
         """
         require_one(self.data, self.statistics, self.options, self.image)
         beside = [file for name, path in paths.items() for file in jobs[name].format.sidecars(path)]
+        require_files([*paths.values(), *beside])
         spare(*paths.values(), beside=beside, data=self.data, statistics=self.statistics)
         given = self._given_statistics()
         prepared = Prepared(self.model, self.options)

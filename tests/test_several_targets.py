@@ -205,3 +205,15 @@ def test_hints_are_told_with_their_targets(
     hints = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  hint")]
     assert [line.split(":")[0].split()[-1] for line in hints] == ["academic", "tvm"]
     assert all("of 7 bits, rounded without data" in line for line in hints)
+
+
+def test_a_folder_in_the_way_of_one_of_the_files_is_told_before_any_work(files: tuple[Path, Path]) -> None:
+    model, data = files
+    output, quantized = model.parent / "targets", model.parent / "quantized" / "net.onnx"
+    onnxq.quantize(model, data, output=quantized)
+    (output / "net_tvm.onnx").mkdir(parents=True)
+    with pytest.raises(onnxq.OutputError, match="this is a folder"):
+        onnxq.quantize_all(model, data, backends=["snpe", "tvm"], output=output)
+    with pytest.raises(onnxq.OutputError, match="this is a folder"):
+        onnxq.deploy_all(quantized, backends=["snpe", "tvm"], output=output)
+    assert [path.name for path in output.iterdir()] == ["net_tvm.onnx"]

@@ -28,7 +28,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.backends.onnxruntime.costs import COSTS, MOVED, VIEWS, spill, without_vnni
+from onnxq.backends.onnxruntime.costs import COSTS, MOVED, VIEWS, spill_of_conversions, without_vnni
 from onnxq.backends.onnxruntime.limits import adjust, several
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
@@ -174,7 +174,7 @@ BACKEND = Backend(
     split_cost={"gelu": 0.33, "layernorm": 0.24, "silu": 0.19},
     reorder_cost=0.08,
     node_cost=600.0,
-    spill=spill,
+    spill=spill_of_conversions,
     fused_float={("Conv", "HardSwish"): 0.05, ("Conv", "HardSigmoid"): 0.02, ("Conv", "Tanh"): 0.03},
     has_whole=NEWEST
     | {f"com.microsoft::{op}" for op in ("EmbedLayerNormalization", "MultiHeadAttention", "RotaryEmbedding")},

@@ -39,7 +39,7 @@ class _Kernel(NamedTuple):
         dims: taps along each axis.
         side_by_side: whether the taps of a row read elements that lie side by side.
         steps: elements of the input to a position of the output, of a channel.
-        row: positions of a row of the output.
+        row: positions of a row of the output; as many as of a column where it is not known.
     """
 
     group: int
@@ -48,20 +48,22 @@ class _Kernel(NamedTuple):
     dims: tuple[int, ...]
     side_by_side: bool
     steps: int
-    row: int
+    row: float
 
     @classmethod
-    def of(cls, conv: ir.Node) -> _Kernel:
+    def of(cls, conv: ir.Node, elements: float) -> _Kernel:
+        """Of a node whose output has so many elements."""
         weight = conv.inputs[1]
-        known = weight.shape if weight is not None and weight.shape is not None else (UNKNOWN, UNKNOWN)
-        dims = [d if isinstance(d, int) else UNKNOWN for d in known]
+        known = weight.shape if weight is not None and weight.shape is not None else ()
+        dims = [d if isinstance(d, int) else UNKNOWN for d in known] if len(known) > 2 else [UNKNOWN, UNKNOWN, 1, 1]
         group = conv.attributes.get_int("group", 1)
         gap = conv.attributes.get_ints("dilations", [1])[-1]
         steps = math.prod(conv.attributes.get_ints("strides", [1]))
         made = conv.outputs[0].shape
         last = made[-1] if made is not None and len(made) > 2 else None
-        row = last if isinstance(last, int) else UNKNOWN
-        return cls(group, max(dims[0] // group, 1), dims[1], tuple(dims[2:]), gap == 1, steps, row)
+        row = last if isinstance(last, int) else (elements / max(dims[0], 1)) ** (1 / (len(dims) - 2))
+        taps = tuple(max(d, 1) for d in dims[2:])
+        return cls(group, max(dims[0] // group, 1), dims[1], taps, gap == 1, steps, max(row, 1.0))
 
     @property
     def taps(self) -> int:
@@ -129,7 +131,7 @@ def _up(channels: int) -> int:
 
 def conv_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
     """In float and in integers, in the unit of the table for each element of the output, of so many."""
-    kernel = _Kernel.of(node)
+    kernel = _Kernel.of(node, elements)
     if kernel.depthwise:
         as_float, as_integer = _depthwise(kernel, share_whole(node), products)
     else:

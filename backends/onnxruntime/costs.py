@@ -11,19 +11,19 @@ of a layer, an integer one takes more than twice as long without VNNI. What conv
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost
+from onnxq.backends.onnxruntime.convolutions import conv_cost
 from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
 
-__all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "spill", "without_vnni"]
+__all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "spill_of_conversions", "without_vnni"]
 
 
 def matmul_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
@@ -33,7 +33,8 @@ def matmul_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tu
     if weight is not None and weight.shape is not None and len(weight.shape) >= 2:
         position = -1 if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1 else -2
         dim = weight.shape[position]
-        inner, far = dim if isinstance(dim, int) else inner, _size(weight) if _size(weight) > NEAR else 0.0
+        inner, size = dim if isinstance(dim, int) else inner, _size(weight) or 0.0
+        far = size if size > NEAR else 0.0
     as_float, as_integer = (
         (element + term * inner + each * far / elements) / products.unit
         for element, term, each in zip(products.element, products.term, products.weights, strict=True)
@@ -43,14 +44,17 @@ def matmul_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tu
 
 def add_cost(node: ir.Node, _: float) -> tuple[float, float]:
     """A float convolution of planes adds what comes from elsewhere to what nothing else reads of it, for nothing."""
-    return (0.02 if any(map(_adds_up, node.inputs)) else 0.12), 0.105
+    return (0.02 if _is_fused(node) else 0.12), 0.105
 
 
-def _adds_up(value: ir.Value | None) -> bool:
-    maker = value.producer() if value is not None else None
-    if value is None or maker is None or maker.op_type != "Conv":
-        return False
-    return value.shape is not None and len(value.shape) == 4 and len(value.uses()) == 1
+def _is_fused(add: ir.Node) -> bool:
+    return any(value is not None and _only_added(value) for value in add.inputs)
+
+
+def _only_added(value: ir.Value) -> bool:
+    maker = value.producer()
+    planes = value.shape is not None and len(value.shape) == 4
+    return maker is not None and maker.op_type == "Conv" and planes and len(value.uses()) == 1
 
 
 def concat_cost(node: ir.Node, _: float) -> tuple[float, float]:
@@ -90,8 +94,12 @@ def mul_cost(
     node: ir.Node, _: float, *, of_silu: tuple[float, float], alone: tuple[float, float]
 ) -> tuple[float, float]:
     """The product of a SiLU, or another."""
-    makers = [value.producer() for value in node.inputs if value is not None]
-    return of_silu if any(m is not None and m.op_type == "Sigmoid" and _of_silu(m) for m in makers) else alone
+    return of_silu if _ends_silu(node) else alone
+
+
+def _ends_silu(mul: ir.Node) -> bool:
+    makers = [value.producer() for value in mul.inputs if value is not None]
+    return any(m is not None and m.op_type == "Sigmoid" and _of_silu(m) for m in makers)
 
 
 def _of_silu(sigmoid: ir.Node) -> bool:
@@ -105,54 +113,92 @@ VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 """Operators that give other dimensions to the same memory, of floats and integers alike: 2 µs at any size."""
 
 
-def spill(elements: float) -> float:
-    """Nanoseconds more for each float written or read where a tensor has so many: from 3 to 13 MB on.
+def _spill(elements: float) -> float:
+    """Nanoseconds more for each float written or read where a tensor has so many: from 6 to 26 MB on.
 
     Tensors of 8-bit integers are a quarter as large; their kernels take as long as before.
     """
-    return _SPILLED * min(max(math.log2(max(elements, 1.0) / _HELD) / 2, 0.0), 1.0)
+    return _SPILLED * _share_beyond(elements, _HELD)
 
 
-_HELD = 800_000
-"""Floats that caches hold, among all that a net keeps."""
-_SPILLED = 0.1
+def spill_of_conversions(value: ir.Value, elements: float) -> float:
+    """Nanoseconds more for each element of a tensor that is converted, with the Transpose between channels first and
+    last and what orders them for float convolutions: from 4 to 16 MB on, and for planes of 16x16, 32x32 and 64x64
+    positions, or so many times these, whose channels fall on the same lines of the caches.
+    """
+    shape = value.shape if value.shape is not None and len(value.shape) == 4 else ()
+    positions = math.prod(d for d in shape[2:] if isinstance(d, int))
+    aliased = next((each for of, each in _ALIASED if positions % of == 0), 0.0)
+    return _CONVERTED * _share_beyond(elements, _HELD_CONVERTED) + aliased
+
+
+_ALIASED = ((4096, 0.15), (1024, 0.07), (256, 0.03))
+
+
+def _share_beyond(elements: float, held: float) -> float:
+    """0 where caches hold so many elements, 1 from four times as many on."""
+    return min(max(math.log2(max(elements, 1.0) / held) / 2, 0.0), 1.0)
+
+
+_HELD, _HELD_CONVERTED = 1_600_000, 1_000_000
+_SPILLED, _CONVERTED = 0.08, 0.2
 _OF_CONVOLUTIONS = 2.5
-"""Times ``_SPILLED``: what convolutions take more for each element in and out."""
+"""Times ``_SPILLED``: what convolutions take more for each element in, which they read for each block out."""
 
 
-def _streamed(cost: tuple[float, float] | Cost, times: float = 1.0) -> Cost:
-    """A cost, and that of large float tensors written and read."""
+def _streamed(cost: tuple[float, float] | Cost, fused: Callable[[ir.Node], bool] = lambda node: False) -> Cost:
+    """A cost, and that of large float tensors written and read.
+
+    Args:
+        cost: without that.
+        fused: whether a node is part of a float kernel that writes and reads for it.
+    """
 
     def costs(node: ir.Node, elements: float) -> tuple[float, float]:
         as_float, as_integer = cost(node, elements) if callable(cost) else cost
-        read = sum(
-            spill(size) * size for v in node.inputs if v is not None and v.const_value is None and (size := _size(v))
-        )
-        return as_float + times * (spill(elements) + read / elements), as_integer
+        if fused(node):
+            return as_float, as_integer
+        return as_float + _spill(elements) + _read(node, elements), as_integer
 
     return costs
 
 
-def _size(value: ir.Value) -> float:
-    """Number of elements, with 1 for a first dimension that is not known."""
+def _read(node: ir.Node, elements: float) -> float:
+    """What reading large float tensors costs for each element made. One of unknown size is taken to be as large as that
+    which is made.
+    """
+    sizes = [_size(v) or elements for v in node.inputs if v is not None and v.const_value is None]
+    return sum(_spill(size) * size for size in sizes) / elements
+
+
+def _planes_cost(node: ir.Node, elements: float) -> tuple[float, float]:
+    """Of a convolution, with what large inputs cost."""
+    as_float, as_integer = conv_cost(node, elements)
+    return as_float + _OF_CONVOLUTIONS * _read(node, elements), as_integer
+
+
+def _size(value: ir.Value) -> float | None:
+    """Number of elements, with 1 for a first dimension that is not known; None where others are not."""
     if value.shape is None:
-        return 1.0
+        return None
     first, *others = [*value.shape] or [1]
-    sizes = [first if isinstance(first, int) else 1, *(d if isinstance(d, int) else UNKNOWN for d in others)]
-    return float(max(math.prod(sizes), 1))
+    sizes = [d for d in others if isinstance(d, int)]
+    if len(sizes) < len(others):
+        return None
+    return float(max(math.prod(sizes) * (first if isinstance(first, int) else 1), 1))
 
 
 COSTS: Mapping[str, tuple[float, float] | Cost] = {
-    "Conv": _streamed(conv_cost, _OF_CONVOLUTIONS),
+    "Conv": _planes_cost,
     "Gemm": matmul_cost,
     "MatMul": matmul_cost,
-    "Add": _streamed(add_cost),
+    "Add": _streamed(add_cost, fused=_is_fused),
     "Mul": _streamed(partial(mul_cost, of_silu=(0.07, 0.18), alone=(0.12, 0.185))),
     "Concat": _streamed(concat_cost),
     "GlobalAveragePool": _streamed(partial(mean_cost, as_float=(4.0, 0.04), as_integer=(8.0, 0.03))),
     "AveragePool": _streamed(partial(pool_cost, as_float=(0.12, 0.008), as_integer=(1.5, 0.45))),
     "LeakyRelu": _streamed((0.19, 0.245)),
-    "Sigmoid": _streamed(partial(sigmoid_cost, of_silu=(0.07, 0.235), alone=(0.21, 0.245))),
+    "Sigmoid": _streamed(partial(sigmoid_cost, of_silu=(0.07, 0.235), alone=(0.21, 0.245)), fused=_of_silu),
     "Softmax": _streamed((0.355, 2.15)),
     "MaxPool": _streamed(partial(pool_cost, as_float=(0.18, 0.0045), as_integer=(0.12, 0.0095))),
     # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
@@ -211,6 +257,6 @@ def without_vnni(target: Backend) -> Backend:
             ("Conv", "Sigmoid"): 1.5,
             ("Conv", "Tanh"): 2.0,
         },
-        spill=lambda _: 0.0,
+        spill=lambda value, size: 0.0,
         overflowing=None,
     )

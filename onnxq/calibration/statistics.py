@@ -123,7 +123,8 @@ class Statistics:
         }
         most = max(len(self.kept), len(other.kept))
         added = self.samples
-        joined = [*self.kept, *(replace(k, index=k.index + added, source=k.place + added) for k in other.kept)]
+        behind = max([added, *(k.place + 1 for k in self.kept)])  # of data that were not all run, as near as is known
+        joined = [*self.kept, *(replace(k, index=k.index + added, source=k.place + behind) for k in other.kept)]
         self.kept = [joined[k] for k in drawn_of(len(joined), most)]
         self.samples += other.samples
         self.meta = {**other.meta, **self.meta}

@@ -142,11 +142,13 @@ class _Small:
             for value in node.inputs:
                 maker = self._maker(value)
                 if value is not None and maker not in inside and maker and maker.name in self._plan.quantized:
-                    total += leaving(backend, self._size(value))
+                    total += leaving(backend, value, self._size(value))
             total += self._elsewhere(node, inside)
             for value in self._outputs(node):
                 if any(use.node not in inside and use.node.name in self._plan.quantized for use in value.uses()):
-                    total += entering(backend, self._size(value)) + self._rules[node].cost_behind * self._size(value)
+                    total += entering(backend, value, self._size(value)) + self._rules[node].cost_behind * self._size(
+                        value
+                    )
         return max(total, 0.0)
 
     def _elsewhere(self, node: ir.Node, inside: Collection[ir.Node]) -> float:

@@ -66,12 +66,12 @@ def _conversions(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[s
             continue
         size, producer = sizes.get(site.tensor, 1), value.producer()
         if producer is None or not _in_integers(producer, plan):
-            cost += entering(backend, size)
+            cost += entering(backend, value, size)
             rule = row(backend, producer) if producer is not None else None
-            cost += reordering(backend, size) if rule is not None and rule.kind is Kind.COMPUTE else 0.0
+            cost += reordering(backend, value, size) if rule is not None and rule.kind is Kind.COMPUTE else 0.0
             continue
         readers = sum(not _in_integers(use.node, plan) for use in value.uses()) + value.is_graph_output()
-        cost += leaving(backend, size) * readers
+        cost += leaving(backend, value, size) * readers
     return cost
 
 

@@ -105,7 +105,7 @@ def low(
     if poor and (way := _beyond_rounding(target, options)):
         ways.append(way)
     if poor and options.effort != "best" and not options.algorithms:
-        ways.append("--effort best tries range methods and algorithms on it")
+        ways.append("--effort best tries range methods and algorithms")
     has = decibels(errors.sqnr) if poor else f"{errors.worst:.1f} dB in sample {errors.worst_sample}"
     return (_HAS.format(name, has) + "; ".join(ways),) if ways else ()
 

@@ -118,14 +118,14 @@ class _Costs:
     def add_tensor(self, value: ir.Value) -> None:
         """What it costs to convert a tensor, on its way into integers and out of them."""
         cut, backend = self.cut, self.backend
-        enter = _units(entering(backend, self.size(value)))
+        enter = _units(entering(backend, value, self.size(value)))
         producer = _producer(value, self.absorbed)
         integer_readers = [use.node for use in value.uses() if use.node in self.rules]
         origin: Hashable = _FLOAT
         if producer is not None and producer in self.rules and self.rules[producer].needs_output(producer):
             origin = producer
             if self.rules[producer].kind is Kind.COMPUTE:
-                enter += _units(reordering(backend, self.size(value)))
+                enter += _units(reordering(backend, value, self.size(value)))
             enter += _units(self.rules[producer].cost_behind * self.size(value))
             self._add_leaving(value, producer, integer_readers)
         if integer_readers:
@@ -143,10 +143,10 @@ class _Costs:
         copies = max(readers - len(integer_readers), 1)
         leaves = ("leaves", value)  # integer only if every reader is
         lost = split if copies > 1 else 0.0
-        leave = leaving(backend, size) * copies + lost * size
+        leave = leaving(backend, value, size) * copies + lost * size
         cut.edge(producer, leaves, _units(leave))
         if len(integer_readers) > 1 and value in self.split:
-            again = leaving(backend, size) + split * size
+            again = leaving(backend, value, size) + split * size
             cut.edge(producer, integer_readers[0], _units(again))  # paid when that is float and the producer is not
         for reader in integer_readers:
             cut.edge(leaves, reader, _FOREVER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import onnxq
@@ -12,6 +13,7 @@ from onnxq import Options
 from onnxq.backends.onnxruntime import BACKEND, costs
 from onnxq.for_processor import for_processor, reduces
 from onnxq.graph.traverse import all_nodes
+from onnxq.planning.conversions import entering, reordering
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
 from tests.models import build, normal
@@ -57,7 +59,9 @@ def test_the_options_say_which_processor_is_meant() -> None:
 
 def test_the_conversions_are_those_of_the_processor_too() -> None:
     there = for_processor(TARGET, Options(reduce_range=True))
-    assert (there.quantize_cost, there.dequantize_cost, there.spill(1e8)) == (1.6, 1.7, 0.0)
+    large = ir.Value(name="large", shape=ir.Shape([1, 64, 1024, 1024]))
+    assert (there.quantize_cost, there.dequantize_cost, there.spill(large, 1e8)) == (1.6, 1.7, 0.0)
+    assert BACKEND.spill(large, 1e8) > 0.1
     assert for_processor(TARGET, Options(reduce_range=False)) is TARGET
 
 
@@ -82,7 +86,7 @@ OF_PLANES = {
 OF_PLANES_WITH: dict[tuple[int, ...], float] = {
     (18, 17, 1): 1.92, (64, 128, 1): 0.34, (256, 64, 1): 0.27, (128, 3, 1): 0.46, (32, 16, 1): 0.59, (64, 64, 3): 0.28,
     (64, 18, 3): 0.43, (30, 32, 3): 0.34, (3, 96, 5): 0.82, (16, 2, 5): 0.56, (12, 48, 1): 0.28, (96, 256, 1, 4): 1.11,
-    (24, 48, 5, 2): 0.87, (48, 64, 3, 2): 0.50, (64, 64, 3, 16): 4.44, (128, 384, 3, 32): 2.86, (1024, 64, 5, 32): 0.49,
+    (24, 48, 5, 2): 0.87, (48, 64, 3, 2): 0.50, (64, 64, 3, 16): 4.44, (128, 384, 3, 32): 2.86, (192, 64, 5, 16): 1.16,
     (100, 100, 3, 100): 4.51, (256, 256, 3, 256): 1.30, (100, 100, 7, 100): 6.74,
     (144, 144, 7, 144): 1.81,
 }  # fmt: skip
@@ -152,10 +156,46 @@ def test_convolutions_cost_what_was_measured_with_vnni(axes: int, sizes: tuple[i
 
 
 def test_large_float_tensors_cost_more() -> None:
-    """Caches do not hold them: 128 channels of 320x320 took 1.7 times as long an element as of 56x56."""
-    near, far = (costs_of_a_convolution(128, 128, 1, 2, vnni=True, size=size) for size in (56, 320))
+    """Caches do not hold them: 64 channels of 320x320 took twice as long an element as of 56x56."""
+    near, far = (costs_of_a_convolution(64, 64, 1, 2, vnni=True, size=size) for size in (56, 320))
     more = (320 / 56) ** 2
-    assert 1.4 < far[0] / near[0] / more < 2.0 and far[1] / near[1] / more == pytest.approx(1.0, abs=0.1)
+    assert 1.2 < far[0] / near[0] / more < 2.5 and far[1] / near[1] / more == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("size", "times"), [(56, 1.0), (64, 2.1)])
+def test_planes_that_fall_on_the_same_lines_of_caches_cost_more_to_convert(size: int, times: float) -> None:
+    """Behind a convolution: .50 ns an element where channels lie 4096 apart, .19 elsewhere."""
+    value, elements = ir.Value(name="x", shape=ir.Shape([1, 32, size, size])), 32 * size**2
+    took = entering(BACKEND, value, elements) + reordering(BACKEND, value, elements) - BACKEND.node_cost
+    assert took / elements == pytest.approx(0.19 * times, rel=0.25)
+
+
+def test_a_sum_that_a_convolution_adds_up_costs_nothing_in_float() -> None:
+    model = build(
+        """(float[1, 16, 640, 640] x) => (float[1, 16, 640, 640] y) {
+            a = Conv (x, w)
+            [fused] b = Add (a, x)
+            [apart] c = Add (b, x)
+            y = Conv (c, w)
+        }""",
+        w=normal(16, 16, 1, 1),
+    )
+    nodes = {node.name: node for node in all_nodes(Prepared(model, Options()).for_target(BACKEND, Options()).model)}
+    fused, apart = (BACKEND.rules["Add"].costs(nodes[name], 1.0)[0] for name in ("fused", "apart"))
+    assert fused < 0.05 and apart > 0.2
+
+
+@pytest.mark.parametrize("vnni", [True, False])
+@pytest.mark.parametrize("shape", [None, [], [4, 4], ["N", "C", "H", "W"], [8, 4, 0, 3], [8, 4, 3]])
+@pytest.mark.parametrize("elements", [0, 1, 1000])
+def test_convolutions_of_any_shape_have_a_cost(shape: list[int | str] | None, elements: int, vnni: bool) -> None:
+    """A weight that is computed has no known rank, and an output may be empty."""
+    x, w, y = (ir.Value(name=name) for name in "xwy")
+    w.shape = None if shape is None else ir.Shape(shape)
+    y.shape = ir.Shape([1, 8, 4, 0])
+    node = ir.node("Conv", [x, w], outputs=[y])
+    costs_of = for_processor(TARGET, Options(reduce_range=not vnni)).rules["Conv"].costs(node, elements)
+    assert all(np.isfinite(cost) and cost >= 0 for cost in costs_of)
 
 
 def test_weights_of_a_layer_of_few_elements_cost_more_than_its_products() -> None:

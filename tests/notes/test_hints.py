@@ -195,7 +195,7 @@ def test_a_poor_result_says_what_may_give_more() -> None:
     qnn = onnxq.quantize(model, data, backend="qnn", options=Options(act_bits=8))
     smoothing = "--algorithm smoothquant --algorithm bias_correction moves outliers of what matrix products read"
     ways = ["--act-bits 16 gives activations finer steps", f"{smoothing} into their weights"]
-    assert qnn.hints[-1].endswith("; ".join([*ways, "--effort best tries range methods and algorithms on it"]))
+    assert qnn.hints[-1].endswith("; ".join([*ways, "--effort best tries range methods and algorithms"]))
     few = onnxq.quantize(model, data, backend="qnn", options=Options(weight_bits=4))
     assert not any("smoothquant" in hint for hint in few.hints), "weights of 4 bits have no room for outliers"
     wide = onnxq.quantize(model, data, backend="qnn", options=Options(act_bits=16))

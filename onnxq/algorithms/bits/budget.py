@@ -152,8 +152,9 @@ class Costs:
         as_float, as_integer = rule.costs(node, count)
         if stored_bits(bits) <= 8 and act_bits <= 8:
             return as_integer
-        around = leaving(self.target, size_of(node.inputs[0], self.sizes)) + entering(self.target, count)
-        return as_float + around
+        data, made = node.inputs[0], node.outputs[0]
+        around = leaving(self.target, data, size_of(data, self.sizes)) if data is not None else 0.0
+        return as_float + around + entering(self.target, made, count)
 
 
 def stored_bits(bits: int) -> int:
