@@ -126,8 +126,9 @@ def spill_of_conversions(value: ir.Value, elements: float) -> float:
     last and what orders them for float convolutions: from 4 to 16 MB on, and for planes of 16x16, 32x32 and 64x64
     positions, or so many times these, whose channels fall on the same lines of the caches.
     """
-    shape = value.shape if value.shape is not None and len(value.shape) == 4 else ()
-    positions = math.prod(d for d in shape[2:] if isinstance(d, int))
+    shape = value.shape
+    planes = shape is not None and len(shape) == 4 and shape[1] != 1
+    positions = math.prod(d for d in shape[2:] if isinstance(d, int)) if shape is not None and planes else 1
     aliased = next((each for of, each in _ALIASED if positions % of == 0), 0.0)
     return _CONVERTED * _share_beyond(elements, _HELD_CONVERTED) + aliased
 
