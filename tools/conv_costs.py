@@ -4,6 +4,7 @@ Each stands behind another convolution, as in a net, and runs on one thread; its
 profile, in nanoseconds for each position of its output. The table is that of this machine's processor.
 
     python tools/conv_costs.py [--edge 3] [--inputs 16 64 128] [--outputs 3 16 18 64] [--groups 1] [--size 56]
+    python tools/conv_costs.py --axes 1 --size 1600 --stride 2
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import argparse
 import collections
 import itertools
 import json
+import math
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -31,11 +33,29 @@ BEFORE = 16
 """Channels into the convolution in front of the one that is measured."""
 
 
-def build(inputs: int, outputs: int, group: int, edge: int, size: int, *, integer: bool) -> onnx.ModelProto:
+class Sizes(NamedTuple):
+    """Of a convolution: ``edge`` and ``size`` along each axis, the latter of its output."""
+
+    inputs: int
+    outputs: int
+    group: int
+    edge: int
+    size: int
+    axes: int
+    stride: int
+
+    @property
+    def read(self) -> list[int]:
+        """Sizes of the data read."""
+        return [self.size * self.stride] * self.axes
+
+
+def build(sizes: Sizes, *, integer: bool) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
-    shapes = {"w0": (inputs, BEFORE, 1, 1), "w": (outputs, inputs // group, edge, edge)}
+    inputs, outputs, group, edge, size, axes, stride = sizes
+    shapes = {"w0": (inputs, BEFORE, *[1] * axes), "w": (outputs, inputs // group, *[edge] * axes)}
     held: dict[str, Any]
-    pads = f"pads = [{', '.join([str(edge // 2)] * 4)}], group = {group}"
+    pads = f"pads = {[edge // 2] * 2 * axes}, strides = {[stride] * axes}, group = {group}"
     if integer:
         nodes = f"""a = QLinearConv (x, s, z, w0, s0, z0, s, z)
                     [tested] y = QLinearConv <{pads}> (a, s, z, w, s1, z1, s, z)"""
@@ -47,7 +67,8 @@ def build(inputs: int, outputs: int, group: int, edge: int, size: int, *, intege
         nodes = f"a = Conv (x, w0)  [tested] y = Conv <{pads}> (a, w)"
         held = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     kind = "uint8" if integer else "float"
-    signature = f"({kind}[1, {BEFORE}, {size}, {size}] x) => ({kind}[1, {outputs}, {size}, {size}] y)"
+    read, made = ", ".join(map(str, sizes.read)), ", ".join(map(str, [size] * axes))
+    signature = f"({kind}[1, {BEFORE}, {read}] x) => ({kind}[1, {outputs}, {made}] y)"
     model: onnx.ModelProto = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : 17]> g {signature} {{ {nodes} }}'
     )
@@ -55,11 +76,11 @@ def build(inputs: int, outputs: int, group: int, edge: int, size: int, *, intege
     return model
 
 
-def nanoseconds(model: onnx.ModelProto, size: int, dtype: type[np.generic]) -> float:
+def nanoseconds(model: onnx.ModelProto, sizes: Sizes, dtype: type[np.generic]) -> float:
     """Of the second convolution, for each position of its output."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 3
-    feeds = {"x": np.random.default_rng(1).integers(0, 255, (1, BEFORE, size, size)).astype(dtype)}
+    feeds = {"x": np.random.default_rng(1).integers(0, 255, (1, BEFORE, *sizes.read)).astype(dtype)}
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "p")
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -71,14 +92,13 @@ def nanoseconds(model: onnx.ModelProto, size: int, dtype: type[np.generic]) -> f
         timed = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
         if timed and "Conv" in event["args"]["op_name"]:
             times[event["name"]].append(event["dur"])
-    return 1000 * min(list(times.values())[1]) / size**2
+    return 1000 * min(list(times.values())[1]) / math.prod([sizes.size] * sizes.axes)
 
 
-def table(model: onnx.ModelProto, size: int) -> tuple[float, float]:
+def table(model: onnx.ModelProto, sizes: Sizes) -> tuple[float, float]:
     """What the backend's table says of the second convolution, in units of its own."""
     node = next(node for node in ir.from_proto(model).graph if node.name == "tested")
-    outputs = model.graph.output[0].type.tensor_type.shape.dim[1].dim_value
-    return for_processor(BACKEND, Options()).rules["Conv"].costs(node, outputs * size**2)
+    return for_processor(BACKEND, Options()).rules["Conv"].costs(node, sizes.outputs * sizes.size**sizes.axes)
 
 
 def main() -> None:
@@ -87,15 +107,17 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, nargs="+", default=default)
     parser.add_argument("--edge", type=int, default=3)
     parser.add_argument("--size", type=int, default=56)
+    parser.add_argument("--axes", type=int, default=2)
+    parser.add_argument("--stride", type=int, default=1)
     asked = parser.parse_args()
     print("inputs outputs group   float ns  integer ns   ratio  of the table")
     for inputs, outputs, group in itertools.product(asked.inputs, asked.outputs, asked.groups):
         if inputs % group or outputs % group:
             continue
-        sizes = inputs, outputs, group, asked.edge, asked.size
-        plain, integer = (build(*sizes, integer=wanted) for wanted in (False, True))
-        times = nanoseconds(plain, asked.size, np.float32), nanoseconds(integer, asked.size, np.uint8)
-        by_table = table(plain, asked.size)
+        sizes = Sizes(inputs, outputs, group, asked.edge, asked.size, asked.axes, asked.stride)
+        plain, integer = (build(sizes, integer=wanted) for wanted in (False, True))
+        times = nanoseconds(plain, sizes, np.float32), nanoseconds(integer, sizes, np.uint8)
+        by_table = table(plain, sizes)
         ratios = times[1] / times[0], by_table[1] / by_table[0]
         print(f"{inputs:6} {outputs:7} {group:5} {times[0]:10.1f} {times[1]:11.1f} {ratios[0]:7.2f} {ratios[1]:13.2f}")
 
