@@ -90,8 +90,7 @@ class Backend:
         channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
         weight_zero_points: weights of a model to deploy may have zero points: ``"tensor"``, those with one scale;
             ``"channel"``, those with one for each channel too. What is given here says ``asymmetric_weights``.
-        asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points, ``weight`` itself
-            being symmetric.
+        asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points.
         overflows: whether sums of 8-bit products overflow where the artifact runs, see :mod:`onnxq.for_processor`.
         overflowing: gives the target with the costs of processors where they do, which are slower in integers.
         moves_weights: weights of ``asymmetric_weights`` have zero points unless the options say otherwise; else
@@ -102,8 +101,7 @@ class Backend:
             ``"tensors"`` (those of more than one element) or ``"none"``.
         inputs_only: an activation is quantized on its way into the operators that want it so, and nowhere else: other
             readers of the same tensor, and model outputs, see it as it is, also where a row says ``output``.
-        first_last_bits: least width of weights and inputs of the layers that read a model input or compute a model
-            output.
+        first_last_bits: least width of weights and inputs of the layers that read a model input or make a model output.
         absorbed: activation functions that the target may compute together with the quantized operator in front of
             them; then no quantizer stands between the two.
         absorbs: (operator, activation function behind it) → whether the target computes these two together, asked of
@@ -115,15 +113,13 @@ class Backend:
         complete_units: every quantized operator has a quantizer directly behind it, or an entry for its output in the
             table: in front of an absorbed activation function too, where that cannot be taken out. An operator of a
             model given, whose output has no scale, stays float.
-        whole: kinds of :func:`onnxq.graph.recognition.groups.find_groups` whose nodes stay float, none of
-            them quantized.
+        whole: kinds of :func:`onnxq.graph.recognition.groups.find_groups` whose nodes all stay float.
         by_cost: placement ``auto`` weighs the costs below; else it quantizes all that the table allows.
         mixes: float nodes may stand among integer ones, so that data may keep float what 8 bits would destroy; else
             only the table, ``in_float`` and the user decide.
         in_float: where it does not mix, operators that are computed in float beside integers in any case: what only
             moves values from inputs of the model or from one of them to one of them stays float.
-        bodies: nodes inside of If, Loop and Scan may be quantized; else the artifact names tensors of the main graph
-            alone.
+        bodies: nodes inside of If, Loop and Scan may be quantized; else the artifact names tensors of the main graph.
         float_tails: where it does not mix, what ends the model may stay float for the data's sake, as no
             multiply-accumulate comes behind: a processor beside the target computes it.
         all_integers: the vendor's tool makes integers of every tensor, those that the artifact has no numbers for too.
