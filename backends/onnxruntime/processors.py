@@ -1,9 +1,10 @@
 """What onnxruntime's kernels take on a processor with VNNI instructions, and on one without: figures for the formulas.
 
-All are nanoseconds on one thread, of kernels measured one by one (``tools/conv_costs.py``, onnxruntime 1.32): 600
-convolutions of planes, 400 of groups, 230 depthwise, 230 of lines, 70 of volumes and 130 products of matrices with VNNI
-(an AMD EPYC of family 26); without, 256 of planes, 144 of lines and 24 of groups on AVX-512, and of the others fewer.
-Only what stands in one table can be compared: the processors differ in other respects, too.
+All are nanoseconds on one thread, of kernels measured one by one (``tools/conv_costs.py``, onnxruntime 1.32): with VNNI
+(an AMD EPYC of family 26) 950 convolutions of planes, 570 of groups, 240 depthwise, 230 of lines, 70 of volumes and 130
+products of matrices, and 1,290 convolutions within 22 nets (``tools/net_costs.py``), whose data and weights come from
+farther away; without, 256 of planes, 144 of lines and 24 of groups on AVX-512, and of the others fewer. Only what is of
+one processor can be compared: they differ in other respects, too.
 """
 
 from __future__ import annotations
