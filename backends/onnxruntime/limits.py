@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.picking import sized_by_numbers
 from onnxq.graph.traverse import all_nodes, subgraphs
-from onnxq.graph.values import set_constant
+from onnxq.graph.values import only_reader, set_constant
 from onnxq.numbers import fit_biases
 from onnxq.rows import plain_average_pool
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan, Site
     from onnxq.qparams import QParams
 
-__all__ = ["adjust", "certain", "keep_float", "keep_from_empty", "keep_layout", "keep_pools", "several"]
+__all__ = ["adjust", "certain", "keep_float", "keep_from_empty", "keep_layers", "keep_layout", "keep_pools", "several"]
 
 _MEANS = ("AveragePool", "GlobalAveragePool")
 _SOFTMAX_STEPS = 148.0
@@ -76,6 +76,23 @@ def keep_pools(model: ir.Model, plan: Plan) -> None:
     pools = [node for node in all_nodes(model) if node.op_type == "AveragePool" and not node.domain]
     left = [n for n in pools if n.name not in plan.quantized or plain_average_pool(n) is not None]
     keep_float(model, [node for node in left if _is_dequantized(node.inputs[0])])
+
+
+def keep_layers(model: ir.Model, plan: Plan) -> None:
+    """Put a Sum of one term behind a layer that is to stay float between quantizers, or behind its activation function.
+
+    onnxruntime 1.32 rounds the constant weights of a Conv, ConvTranspose or Gemm that stands between a DequantizeLinear
+    and a QuantizeLinear, a Relu counted in, to 8 bits with one scale for all, and computes it in integers where it can.
+    """
+    names = ("Conv", "ConvTranspose", "Gemm")
+    layers = [n for n in all_nodes(model) if n.op_type in names and not n.domain and n.name not in plan.quantized]
+    float_ones = [node for node in layers if _is_dequantized(node.inputs[0])]
+    keep_float(model, [*float_ones, *filter(None, map(_function_behind, float_ones))])
+
+
+def _function_behind(layer: ir.Node) -> ir.Node | None:
+    reader = only_reader(layer.outputs[0])
+    return reader if reader is not None and reader.op_type in ("Relu", "Clip", "LeakyRelu") else None
 
 
 def keep_float(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.limits import certain, keep_float, keep_from_empty, keep_layout, keep_pools
+from onnxq.backends.onnxruntime.limits import certain, keep_float, keep_from_empty, keep_layers, keep_layout, keep_pools
 from onnxq.backends.onnxruntime.weights import (
     has_float_data,
     unpack_at_load,
@@ -231,6 +231,7 @@ def finish(model: ir.Model, plan: Plan) -> None:
     unpack_late(model)
     keep_layout(model)
     keep_pools(model, plan)
+    keep_layers(model, plan)
     _keep_max_pools(model)
     keep_from_empty(model)
     _shield_bodies(model)

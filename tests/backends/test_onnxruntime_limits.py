@@ -152,3 +152,41 @@ def test_an_average_pool_that_stays_float_between_convolutions_runs_in_float(opt
     assert "pool" in {kept.node for kept in q.plan.kept_float}
     ops = optimized(path)
     assert ops.count("QLinearConv") == 2 and "AveragePool" in ops and "QLinearAveragePool" not in ops
+
+
+_KEPT = {
+    "Conv": "Conv <pads = [1, 1, 1, 1]> (a, w)",
+    "ConvTranspose": "ConvTranspose <pads = [1, 1, 1, 1]> (a, w)",
+    "Gemm": "Gemm (a, w)",
+}
+
+
+@pytest.mark.parametrize("between", ["", "Relu", "Clip"])
+@pytest.mark.parametrize("op", _KEPT)
+def test_a_layer_kept_float_between_integers_is_not_rounded_when_it_is_loaded(op: str, between: str) -> None:
+    """onnxruntime 1.32 rounds its weights with one scale for all: one large number cost 12 dB."""
+    plane = op != "Gemm"
+    shape, side, edge = ("1, 64, 12, 12", (3, 3), ["pads = [1, 1, 1, 1]"]) if plane else ("16, 64", (), [])
+    layer = f"Conv <{edge[0]}>" if plane else "Gemm"
+    function = {"": "Identity (k)", "Relu": "Relu (k)", "Clip": "Clip (k, low, high)"}[between]
+    large = normal(64, 64, *side, scale=0.06, seed=1)
+    large[(0,) * large.ndim] = 15.0
+    model = build(
+        f"""(float[{shape}] x) => (float[{shape}] y) {{
+            f = {layer} (x, v)
+            a = Relu (f)
+            [kept] k = {_KEPT[op]}
+            r = {function}
+            y = {layer} (r, u)
+        }}""",
+        v=normal(64, 64, *side, scale=0.06),
+        w=large,
+        u=normal(64, 64, *side, scale=0.06, seed=2),
+        low=np.float32(0),
+        high=np.float32(6),
+    )
+    feeds = feeds_for(model)
+    q = onnxq.quantize(model, feeds, options=Options(placement="all", exclude=("kept",), effort="fast"))
+    assert "kept" not in q.plan.quantized
+    assert q.verification is not None and q.verification.plain_sqnr is not None
+    assert q.verification.plain_sqnr > 40, "the optimized model computes what is written"
