@@ -140,6 +140,8 @@ def conv_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tupl
     numbers, elements = kernel.terms * kernel.outputs * kernel.group, elements * products.unit
     far = numbers if numbers > NEAR else 0
     as_call = [each * far for each in products.weights]
+    if kernel.group > 1 and kernel.in_blocks and not kernel.depthwise:
+        as_call[0] += products.group * kernel.group
     return as_float / made + as_call[0] / elements, as_integer / made + (as_call[1] + products.call) / elements
 
 

@@ -102,6 +102,7 @@ class Products:
         left: more of integers for each tap of each channel that is left over of blocks of 8.
         weights: in float and in integers: for each number of weights of more than :data:`NEAR`, which come from afar.
         call: of a call, more in integers than in float.
+        group: of a call, in float, for each of several groups that are whole blocks of channels.
         entry: for each element of a model input of few channels, in float.
         term: of a product of matrices, float and integer: for each term of an element's sum.
         element: for each element.
@@ -132,6 +133,7 @@ class Products:
     left: float
     weights: tuple[float, float]
     call: float
+    group: float
     entry: float
     term: tuple[float, float]
     element: tuple[float, float]
@@ -169,6 +171,7 @@ VNNI = Products(
     left=0.35,
     weights=(0.14, 0.05),
     call=500.0,
+    group=1000.0,
     entry=0.6,
     term=(0.0075, 0.00205),
     element=(0.0, 0.09),
@@ -205,6 +208,7 @@ NO_VNNI = Products(
     left=0.0,
     weights=(0.0, 0.0),
     call=0.0,
+    group=0.0,
     entry=0.0,
     term=(0.0099, 0.00671),
     element=(0.0, 0.33),
