@@ -10,8 +10,8 @@ since each reader of a tensor has a DequantizeLinear of its own: behind a convol
 opset 20.
 
 An Add, Mul, Concat, Resize, Sigmoid, LeakyRelu, Softmax or GlobalAveragePool left in float between quantizers of other
-operators, by ``--exclude`` say, onnxruntime fuses with these to its integer kernel all the same, on their grids; an
-AveragePool is kept apart.
+operators, by ``--exclude`` say, onnxruntime fuses with these to its integer kernel all the same, on their grids. An
+AveragePool is kept apart, and so are a Conv, ConvTranspose and Gemm, whose weights 1.32 would round with one scale.
 
 On x86-64 without VNNI instructions the kernels add pairs of 8-bit products in 16 bits, which overflows, and are slower.
 Where this processor is one, weights have a reduced range, as much as each channel needs, and layers the costs measured

@@ -18,12 +18,22 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.backends.onnxruntime.convolutions import conv_cost
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost
 from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
 
 __all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "spill_of_conversions", "without_vnni"]
+
+
+_HELD, _HELD_CONVERTED = 1_600_000, 1_000_000
+"""Floats that caches hold, among what a net reads and writes, and where one is converted."""
+_SPILLED, _CONVERTED = 0.08, 0.2
+"""Nanoseconds more for each element of a tensor four times as large, in either case."""
+_OF_CONVOLUTIONS = 2.5
+"""Times ``_SPILLED``: what convolutions take more for each element in, which they read for each block out."""
+_ALIASED = ((4096, 0.15), (1024, 0.07), (256, 0.03))
+"""What the positions of a plane are a multiple of, and nanoseconds more for each element that is converted."""
 
 
 def matmul_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
@@ -70,17 +80,19 @@ def mean_cost(
 ) -> tuple[float, float]:
     """By the elements that become one: what it takes without them, and what each takes."""
     data = node.inputs[0]
-    dims = data.shape[2:] if data is not None and data.shape is not None else (16, 16)
-    area = math.prod(d if isinstance(d, int) else 16 for d in dims)
-    return as_float[0] + as_float[1] * area, as_integer[0] + as_integer[1] * area
+    dims = data.shape[2:] if data is not None and data.shape is not None else (UNKNOWN, UNKNOWN)
+    return _linear(math.prod(d if isinstance(d, int) else UNKNOWN for d in dims), as_float, as_integer)
 
 
 def pool_cost(
     node: ir.Node, _: float, *, as_float: tuple[float, float], as_integer: tuple[float, float]
 ) -> tuple[float, float]:
-    """By the taps: what it takes without them, and what each takes, between convolutions."""
-    taps = math.prod(node.attributes.get_ints("kernel_shape", (3, 3)))
-    return as_float[0] + as_float[1] * taps, as_integer[0] + as_integer[1] * taps
+    """By the taps, between convolutions, likewise."""
+    return _linear(math.prod(node.attributes.get_ints("kernel_shape", (3, 3))), as_float, as_integer)
+
+
+def _linear(count: int, as_float: tuple[float, float], as_integer: tuple[float, float]) -> tuple[float, float]:
+    return as_float[0] + as_float[1] * count, as_integer[0] + as_integer[1] * count
 
 
 def sigmoid_cost(
@@ -133,18 +145,9 @@ def spill_of_conversions(value: ir.Value, elements: float) -> float:
     return _CONVERTED * _share_beyond(elements, _HELD_CONVERTED) + aliased
 
 
-_ALIASED = ((4096, 0.15), (1024, 0.07), (256, 0.03))
-
-
 def _share_beyond(elements: float, held: float) -> float:
     """0 where caches hold so many elements, 1 from four times as many on."""
     return min(max(math.log2(max(elements, 1.0) / held) / 2, 0.0), 1.0)
-
-
-_HELD, _HELD_CONVERTED = 1_600_000, 1_000_000
-_SPILLED, _CONVERTED = 0.08, 0.2
-_OF_CONVOLUTIONS = 2.5
-"""Times ``_SPILLED``: what convolutions take more for each element in, which they read for each block out."""
 
 
 def _streamed(cost: tuple[float, float] | Cost, fused: Callable[[ir.Node], bool] = lambda node: False) -> Cost:
@@ -172,7 +175,7 @@ def _read(node: ir.Node, elements: float) -> float:
     return sum(_spill(size) * size for size in sizes) / elements
 
 
-def _planes_cost(node: ir.Node, elements: float) -> tuple[float, float]:
+def _reading_conv_cost(node: ir.Node, elements: float) -> tuple[float, float]:
     """Of a convolution, with what large inputs cost."""
     as_float, as_integer = conv_cost(node, elements)
     return as_float + _OF_CONVOLUTIONS * _read(node, elements), as_integer
@@ -190,7 +193,7 @@ def _size(value: ir.Value) -> float | None:
 
 
 COSTS: Mapping[str, tuple[float, float] | Cost] = {
-    "Conv": _planes_cost,
+    "Conv": _reading_conv_cost,
     "Gemm": matmul_cost,
     "MatMul": matmul_cost,
     "Add": _streamed(add_cost, fused=_is_fused),

@@ -92,7 +92,7 @@ def keep_layers(model: ir.Model, plan: Plan) -> None:
 
 def _function_behind(layer: ir.Node) -> ir.Node | None:
     reader = only_reader(layer.outputs[0])
-    return reader if reader is not None and reader.op_type in ("Relu", "Clip", "LeakyRelu") else None
+    return reader if reader is not None and reader.op_type in ("Relu", "Clip") else None
 
 
 def keep_float(

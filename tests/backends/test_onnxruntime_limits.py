@@ -161,14 +161,16 @@ _KEPT = {
 }
 
 
-@pytest.mark.parametrize("between", ["", "Relu", "Clip"])
+@pytest.mark.parametrize("between", ["", "Relu", "Clip", "LeakyRelu"])
 @pytest.mark.parametrize("op", _KEPT)
 def test_a_layer_kept_float_between_integers_is_not_rounded_when_it_is_loaded(op: str, between: str) -> None:
     """onnxruntime 1.32 rounds its weights with one scale for all: one large number cost 12 dB."""
     plane = op != "Gemm"
     shape, side, edge = ("1, 64, 12, 12", (3, 3), ["pads = [1, 1, 1, 1]"]) if plane else ("16, 64", (), [])
     layer = f"Conv <{edge[0]}>" if plane else "Gemm"
-    function = {"": "Identity (k)", "Relu": "Relu (k)", "Clip": "Clip (k, low, high)"}[between]
+    function = {"": "Identity (k)", "Relu": "Relu (k)", "Clip": "Clip (k, low, high)", "LeakyRelu": "LeakyRelu (k)"}[
+        between
+    ]
     large = normal(64, 64, *side, scale=0.06, seed=1)
     large[(0,) * large.ndim] = 15.0
     model = build(
