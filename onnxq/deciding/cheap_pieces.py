@@ -146,9 +146,8 @@ class _Small:
             total += self._elsewhere(node, inside)
             for value in self._outputs(node):
                 if any(use.node not in inside and use.node.name in self._plan.quantized for use in value.uses()):
-                    total += entering(backend, value, self._size(value)) + self._rules[node].cost_behind * self._size(
-                        value
-                    )
+                    size = self._size(value)
+                    total += entering(backend, value, size) + self._rules[node].cost_behind * size
         return max(total, 0.0)
 
     def _elsewhere(self, node: ir.Node, inside: Collection[ir.Node]) -> float:
