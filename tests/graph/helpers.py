@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,15 @@ def run(proto: onnx.ModelProto | bytes, feeds: Feeds) -> list[Array]:
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     outputs: list[Array] = session.run(None, feeds)
     return outputs
+
+
+def twice(body: str) -> str:
+    """Nodes that make t of x, and such behind them that make the t of that t."""
+    made = re.findall(r"(\w+) = ", body)
+    first = re.sub(r"\bt\b", "between", body)
+    second = re.sub(r"\w+", lambda word: f"{word[0]}2" if word[0] in made and word[0] != "t" else word[0], body)
+    second = re.sub(r"\bx\b", "between", second)
+    return f"{first} \n {second}"
 
 
 def ops(model: ir.Model) -> list[str]:

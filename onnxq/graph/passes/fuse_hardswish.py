@@ -30,7 +30,7 @@ def fuse_hardswish(model: ir.Model) -> list[Note]:
     x = np.linspace(-8.0, 8.0, 65)
     wanted = x * np.clip(x + 3, 0, 6) / 6
     done = 0
-    for group in find_groups(model):
+    for group in reversed(find_groups(model)):
         start, end = group.inputs[0], group.outputs[0]
         if group.kind != "hardswish" or start.dtype is not ir.DataType.FLOAT:
             continue

@@ -61,7 +61,7 @@ def fuse_layernorm(model: ir.Model, wanted: Wanted = _all) -> list[Note]:
         return []
     namer = Namer(model)
     chains = list(_chains(model, wanted))
-    for group, graph, form in chains:
+    for group, graph, form in reversed(chains):
         start, end, last = group.inputs[0], group.outputs[0], group.nodes[-1]
         scale, bias = (
             set_constant(graph, namer, f"{end.name}_{what}", np.asarray(array, np.float32))

@@ -43,7 +43,8 @@ def find_groups(model: ir.Model) -> list[Group]:
         model: left as it is; constants folded and ranks inferred, as after ``normalize``.
 
     Returns:
-        The groups, in the order of their first nodes, the main graph's before those of subgraphs.
+        The groups, in the order of their first nodes, the main graph's before those of subgraphs. What puts others in
+        their place starts with the last, since one may read what another makes.
     """
     groups: list[Group] = []
     for graph in all_graphs(model):

@@ -9,7 +9,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_hardswish import fuse_hardswish
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from tests.graph.helpers import apply, build, f32, ops, random
+from tests.graph.helpers import apply, build, f32, ops, random, twice
 
 FEEDS = {"u": 6 * random(2, 3, 8)}
 CONSTANTS = {"three": f32(3), "zero": f32(0), "six": f32(6), "sixth": f32(1 / 6), "two": f32(2)}
@@ -70,3 +70,8 @@ def test_an_opset_without_the_operator_keeps_the_chain() -> None:
     model, notes = apply(fuse, build(text(CHAINS[0]), opset=13, **CONSTANTS), FEEDS, tolerance=0)
     assert ops(model) == ["Neg", "Add", "Clip", "Mul", "Div", "Abs"]
     assert notes == []
+
+
+def test_one_behind_another() -> None:
+    model, _ = apply(fuse, build(text(twice(CHAINS[0])), **CONSTANTS), FEEDS)
+    assert ops(model).count("HardSwish") == 2

@@ -9,7 +9,7 @@ from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
-from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
+from tests.graph.helpers import Array, apply, build, f32, i64, ops, random, twice
 from tests.graph.recognition.test_groups import CONSTANTS, NORMALIZATIONS
 
 FEEDS = {"u": (0.02 * random(2, 3, 8, seed=1)).astype(np.float32)}
@@ -73,3 +73,7 @@ def test_older_opsets_have_no_such_operator() -> None:
     for opset, there in ((16, False), (17, True)):
         model, _ = apply(fuse, build(text, opset=opset, eps=f32(1e-5)), FEEDS, tolerance=1e-5)
         assert ("LayerNormalization" in ops(model)) is there
+
+
+def test_one_behind_another() -> None:
+    assert ops(fused(twice(NORMALIZATIONS["layernorm"][1]))).count("LayerNormalization") == 2
