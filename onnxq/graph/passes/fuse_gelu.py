@@ -13,7 +13,7 @@ from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.recognition.region import compute
 from onnxq.graph.values import replace_nodes, stand_for
 
-__all__ = ["GELU_OPSET", "fuse_gelu", "has_gelu_chain"]
+__all__ = ["GELU_OPSET", "fuse_gelu", "gelu_chains", "has_gelu_chain"]
 
 GELU_OPSET = 20
 """From here on Gelu is a standard operator."""
@@ -35,8 +35,8 @@ def fuse_gelu(model: ir.Model, behind: Collection[str] | None = None) -> list[No
     """
     if model.opset_imports.get("", 0) < GELU_OPSET:
         return []
-    found = _chains(model, behind)
-    for group, form in found:
+    found = gelu_chains(model, behind)
+    for group, form in reversed(found):
         last = group.nodes[-1]
         node = ir.node("Gelu", [group.inputs[0]], {"approximate": form}, name=last.name)
         stand_for(node, group.nodes)
@@ -46,11 +46,11 @@ def fuse_gelu(model: ir.Model, behind: Collection[str] | None = None) -> list[No
 
 def has_gelu_chain(model: ir.Model, behind: Collection[str] | None) -> bool:
     """Whether :func:`fuse_gelu` would find something to replace, were the opset high enough."""
-    return bool(_chains(model, behind))
+    return bool(gelu_chains(model, behind))
 
 
-def _chains(model: ir.Model, behind: Collection[str] | None) -> list[tuple[Group, str]]:
-    """Chains that compute a GELU, each with the form it has."""
+def gelu_chains(model: ir.Model, behind: Collection[str] | None = None) -> list[tuple[Group, str]]:
+    """Chains that compute a GELU of float32, each with the form it has, as the operator's attribute names it."""
     x = np.linspace(-8.0, 8.0, 65)
     cube = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     forms = {

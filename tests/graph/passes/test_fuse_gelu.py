@@ -9,7 +9,7 @@ from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.options.patterns import match, names_of
-from tests.graph.helpers import apply, build, ops, random
+from tests.graph.helpers import apply, build, ops, random, twice
 from tests.graph.recognition.test_groups import ACTIVATIONS, CONSTANTS
 
 FEEDS = {"u": 3 * random(2, 3, 8)}
@@ -77,3 +77,7 @@ def test_a_constant_that_adds_axes_keeps_the_chain() -> None:
         wide=np.ones((1, 1), np.float32),
     )
     assert "Gelu" not in ops(apply(fuse, proto, {"u": random(8)})[0])
+
+
+def test_one_behind_another() -> None:
+    assert ops(fused(twice(ACTIVATIONS["gelu"][0]))) == ["Neg", "Gelu", "Gelu", "Abs"]

@@ -1,0 +1,59 @@
+"""Every GELU that is written as a chain ends in an order that onnxruntime fuses."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from onnxq.graph.files.save import to_proto
+from onnxq.graph.note import Note
+from onnxq.graph.passes.order_gelu import order_gelu
+from onnxq.graph.shapes import infer_shapes
+from tests.graph.helpers import apply, build, ops, random, twice
+from tests.graph.recognition.test_groups import ACTIVATIONS, CONSTANTS
+
+FEEDS = {"u": 3 * random(2, 3, 8)}
+HALVED_SUM = "a = Div(x, root2) \n e = Erf(a) \n p = Add(e, one) \n h = Mul(half, p) \n t = Mul(x, h)"
+"""As PyTorch writes it since 2.5."""
+FUSED = {"Gelu", "FastGelu", "QuickGelu"}
+
+
+def order(model: ir.Model) -> list[Note]:
+    infer_shapes(model)
+    return order_gelu(model)
+
+
+def ordered(body: str, opset: int = 17) -> tuple[ir.Model, list[Note]]:
+    text = f"g (float[n,3,8] u) => (float[n,3,8] y) {{ x = Neg(u) \n {body} \n y = Abs(t) }}"
+    return apply(order, build(text, opset=opset, **CONSTANTS), FEEDS, tolerance=2e-6)
+
+
+def fused_by_onnxruntime(model: ir.Model, path: str) -> set[str]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = path
+    ort.InferenceSession(to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return FUSED & {node.op_type for node in onnx.load(path).graph.node}
+
+
+@pytest.mark.parametrize("body", [*ACTIVATIONS["gelu"], HALVED_SUM])
+def test_onnxruntime_fuses_the_chain(body: str, tmp_path: object) -> None:
+    model, _ = ordered(body)
+    assert fused_by_onnxruntime(model, f"{tmp_path}/optimized.onnx")
+    assert "Gelu" not in ops(model)
+
+
+@pytest.mark.parametrize("index", [0, 4, 7])
+def test_what_it_fuses_stays_as_it_is(index: int) -> None:
+    body = ACTIVATIONS["gelu"][index]
+    model, notes = ordered(body)
+    assert notes == []
+    assert len(ops(model)) == body.count("=") + 2
+
+
+def test_one_behind_another() -> None:
+    model, notes = ordered(twice(HALVED_SUM))
+    assert [note.message for note in notes] == ["2 chains in the order that is fused"]
+    assert ops(model).count("Erf") == 2
