@@ -7,7 +7,9 @@ zero point. ConvTranspose and recurrent layers have no integer kernel for static
 stored as integers only (an LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer
 convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of operators would fall apart there,
 since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes
-opset 20.
+opset 20. Elsewhere it is put in an order that onnxruntime fuses, and a layer normalization behind a Transpose becomes
+LayerNormalization, which takes opset 17. An Add in front of one is written as Sum: onnxruntime's kernel for the two
+together, SkipLayerNormalization, takes eight times as long as they do.
 
 An Add, Mul, Concat, Resize, Sigmoid, LeakyRelu, Softmax or GlobalAveragePool left in float between quantizers of other
 operators, by ``--exclude`` say, onnxruntime fuses with these to its integer kernel all the same, on their grids. An
@@ -35,6 +37,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
 from onnxq.graph.passes.fuse_gemm import fuse_gemm
 from onnxq.graph.passes.fuse_layernorm import LAYERNORM_OPSET, fuse_layernorm, has_layernorm_chain
+from onnxq.graph.passes.order_gelu import order_gelu
 from onnxq.graph.passes.write_out import NEWEST
 from onnxq.graph.recognition.groups import KINDS, Group
 from onnxq.graph.values import only_reader
@@ -96,14 +99,27 @@ def _second_axis(node: ir.Node, position: int) -> int | None:
 def _rewrite(model: ir.Model) -> list[Note]:
     """GELU in one operator has one reader of its input, and one kernel behind integers too.
 
-    onnxruntime fuses a layer normalization itself as PyTorch writes it, not as Keras does.
+    onnxruntime fuses other GELUs in some orders, and a layer normalization as PyTorch writes it, not as Keras does, nor
+    behind a Transpose.
     """
-    return [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU), *fuse_layernorm(model, _is_left_apart)]
+    fused = [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU)]
+    norms = fuse_layernorm(model) if has_layernorm_chain(model, _is_left_apart) else []
+    return [*fused, *norms, *order_gelu(model)]
 
 
 def _is_left_apart(group: Group) -> bool:
-    """Whether onnxruntime computes a layer normalization as it is written: it finds those that square and divide."""
-    return not {"Pow", "Div"} <= {node.op_type for node in group.nodes}
+    """Whether onnxruntime computes a layer normalization as it is written.
+
+    It finds those that square and divide, unless it has moved a Transpose in front of them through a part of them.
+    """
+    return not {"Pow", "Div"} <= {node.op_type for node in group.nodes} or _is_transposed(group.inputs[0])
+
+
+def _is_transposed(value: ir.Value) -> bool:
+    maker = value.producer()
+    while maker is not None and maker.op_type in VIEWS and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    return maker is not None and maker.op_type == "Transpose"
 
 
 def _rewrite_opset(model: ir.Model) -> int:
