@@ -1,7 +1,8 @@
 """Convolutions of onnxruntime's CPU provider, float against 8-bit integer, beside what the table says of them.
 
 Each stands behind another convolution, as in a net, and runs on one thread; its time is the least of onnxruntime's own
-profile, in nanoseconds for each position of its output. The table is that of this machine's processor.
+profile, in nanoseconds for each position of its output. The table is that of this machine's processor, by which groups
+of an integer convolution are put together.
 
     python tools/conv_costs.py [--edge 3] [--inputs 16 64 128] [--outputs 3 16 18 64] [--groups 1] [--size 56]
     python tools/conv_costs.py --axes 1 --size 1600 --stride 2
@@ -26,7 +27,9 @@ from onnx import numpy_helper
 
 from onnxq import Options
 from onnxq.backends.onnxruntime import BACKEND
-from onnxq.for_processor import for_processor
+from onnxq.backends.onnxruntime.convolutions import groups_together
+from onnxq.backends.onnxruntime.processors import NO_VNNI, VNNI
+from onnxq.for_processor import for_processor, reduces
 
 RUNS = 60
 BEFORE = 16
@@ -95,10 +98,20 @@ def nanoseconds(model: onnx.ModelProto, sizes: Sizes, dtype: type[np.generic]) -
     return 1000 * min(list(times.values())[1]) / math.prod([sizes.size] * sizes.axes)
 
 
+def joined(model: onnx.ModelProto, sizes: Sizes) -> Sizes:
+    """With the groups that are put together."""
+    products = NO_VNNI if reduces(BACKEND, Options()) else VNNI
+    count = groups_together(_tested(model), sizes.outputs * sizes.size**sizes.axes, products)
+    return sizes._replace(group=sizes.group // count)
+
+
+def _tested(model: onnx.ModelProto) -> ir.Node:
+    return next(node for node in ir.from_proto(model).graph if node.name == "tested")
+
+
 def table(model: onnx.ModelProto, sizes: Sizes) -> tuple[float, float]:
     """What the backend's table says of the second convolution, in units of its own."""
-    node = next(node for node in ir.from_proto(model).graph if node.name == "tested")
-    return for_processor(BACKEND, Options()).rules["Conv"].costs(node, sizes.outputs * sizes.size**sizes.axes)
+    return for_processor(BACKEND, Options()).rules["Conv"].costs(_tested(model), sizes.outputs * sizes.size**sizes.axes)
 
 
 def main() -> None:
@@ -115,7 +128,8 @@ def main() -> None:
         if inputs % group or outputs % group:
             continue
         sizes = Sizes(inputs, outputs, group, asked.edge, asked.size, asked.axes, asked.stride)
-        plain, integer = (build(sizes, integer=wanted) for wanted in (False, True))
+        plain = build(sizes, integer=False)
+        integer = build(joined(plain, sizes), integer=True)
         times = nanoseconds(plain, sizes, np.float32), nanoseconds(integer, sizes, np.uint8)
         by_table = table(plain, sizes)
         ratios = times[1] / times[0], by_table[1] / by_table[0]

@@ -11,6 +11,9 @@ opset 20. Elsewhere it is put in an order that onnxruntime fuses, and a layer no
 LayerNormalization, which takes opset 17. An Add in front of one is written as Sum: onnxruntime's kernel for the two
 together, SkipLayerNormalization, takes eight times as long as they do.
 
+Small groups of channels are slow in integers. Several of a convolution are put together, with weights of zero where
+they cross, until that is fastest by the table: all numbers stay the same, the file grows by these zeros.
+
 An Add, Mul, Concat, Resize, Sigmoid, LeakyRelu, Softmax or GlobalAveragePool left in float between quantizers of other
 operators, by ``--exclude`` say, onnxruntime fuses with these to its integer kernel all the same, on their grids. An
 AveragePool is kept apart, and so are a Conv, ConvTranspose and Gemm, whose weights 1.32 would round with one scale.
@@ -26,12 +29,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime.costs import COSTS, MOVED, VIEWS, spill_of_conversions, without_vnni
 from onnxq.backends.onnxruntime.limits import adjust, several
+from onnxq.backends.onnxruntime.processors import NO_VNNI
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
@@ -128,6 +133,12 @@ def _rewrite_opset(model: ir.Model) -> int:
     return LAYERNORM_OPSET if has_layernorm_chain(model, _is_left_apart) else 0
 
 
+def _without_vnni(target: Backend) -> Backend:
+    """The costs of a processor without VNNI, and groups of convolutions put together by these."""
+    slower = without_vnni(target)
+    return replace(slower, finish=partial(finish, products=NO_VNNI)) if target.finish is finish else slower
+
+
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule(
@@ -182,7 +193,7 @@ BACKEND = Backend(
     weight_zero_points="channel",
     asymmetric_weights=frozenset({2, 3, 4}),
     overflows=products_overflow,
-    overflowing=without_vnni,
+    overflowing=_without_vnni,
     moves_weights=True,
     by_cost=True,
     quantize_cost=0.11,

@@ -82,6 +82,7 @@ class Products:
         few: those of planes with fewer than 16 channels in.
         few_lines: those of lines.
         copies: those that copy what the taps read, as all of lines do.
+        doubling: from one channel to two, 7x7, at a stride of 2.
         copies_volumes: those of volumes.
         pointers: in integers, following a pointer for each tap.
         pointers_volumes: the same of volumes.
@@ -113,6 +114,7 @@ class Products:
     few: Sides
     few_lines: Sides
     copies: Sides
+    doubling: Linear
     copies_volumes: Sides
     pointers: Sides
     pointers_volumes: Sides
@@ -151,6 +153,7 @@ VNNI = Products(
         Linear(0.1, 0.06, mac=0.0085, term=0.075, apart=0.3),
         Linear(0.3, 0.01, mac=0.0082, term=0.13, apart=0.2, row=2.2),
     ),
+    doubling=Linear(1.1, term=0.126, row=0.98),
     copies_volumes=(Linear(0.6, 0.034, mac=0.0067, term=0.09), Linear(0.7, 0.017, mac=0.0076, term=0.24)),
     pointers=(Linear(1.6, 0.033, 0.0019), Linear(1.6, 0.033, 0.0019, tap=0.5)),
     pointers_volumes=(Linear(1.3, 0.036, 0.0019), Linear(4.9, 0.05, 0.0018, tap=4.5)),
@@ -183,6 +186,7 @@ NO_VNNI = Products(
     few=(Linear(0.0, 0.22, 0.0155), Linear(0.0, 0.22, 0.0155)),
     few_lines=(Linear(0.0, 0.22, 0.0155), Linear(0.0, 0.22, 0.0155)),
     copies=(Linear(0.0, 0.22, 0.0125, alone=1.3), Linear(0.0, 0.22, 0.0125, alone=1.3, term=0.2)),
+    doubling=Linear(1.1, term=0.126, row=0.98),
     copies_volumes=(Linear(0.0, 0.22, 0.0155), Linear(0.0, 0.22, 0.0155, term=0.37)),
     pointers=(Linear(5.0, 0.06, 0.0062), Linear(5.0, 0.06, 0.0062, tap=1.2)),
     pointers_volumes=(Linear(16.0, 0.06, 0.0062), Linear(5.0, 0.06, 0.0062, tap=6.0)),

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime.groups import join_groups
 from onnxq.backends.onnxruntime.limits import certain, keep_float, keep_from_empty, keep_layers, keep_layout, keep_pools
+from onnxq.backends.onnxruntime.processors import VNNI, Products
 from onnxq.backends.onnxruntime.weights import (
     has_float_data,
     unpack_at_load,
@@ -233,14 +235,16 @@ def _dequantizer_before(node: ir.Node) -> ir.Node | None:
     return current if scale is not None and scale.ndim == 0 else None
 
 
-def finish(model: ir.Model, plan: Plan) -> None:
+def finish(model: ir.Model, plan: Plan, products: Products = VNNI) -> None:
     """All rewritings, in place.
 
     Args:
         model: a rendered QDQ model.
         plan: where it is quantized.
+        products: what kernels take on the processor that is meant.
     """
     certain(model)
+    join_groups(model, plan, products)
     _write_slopes(model)
     unpack_at_load(model, plan)
     _keep_apart(model)

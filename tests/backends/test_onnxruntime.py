@@ -138,9 +138,11 @@ def test_from_one_channel_to_one_floats_are_faster(channels: int) -> None:
 
 @pytest.mark.parametrize("multiplier", [1, 2])
 def test_depthwise_convolutions_with_more_outputs_than_inputs_stay_float(multiplier: int) -> None:
-    """onnxruntime has a kernel in integers for those with as many: 35 times slower than float is the other one."""
+    """onnxruntime has a kernel in integers for those with as many: the other one takes 1.3 times as long as in float,
+    with groups put together.
+    """
     model = build(
-        """(float[1, 64, 28, 28] x) => (float[1, 64, 28, 28] y) {
+        """(float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) {
             a = Conv (x, v)
             [depthwise] d = Conv <group = 64, pads = [1, 1, 1, 1]> (a, w)
             y = Conv (d, u)

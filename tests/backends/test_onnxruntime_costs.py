@@ -10,7 +10,7 @@ import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.backends.onnxruntime import BACKEND, costs
+from onnxq.backends.onnxruntime import BACKEND, convolutions, costs
 from onnxq.for_processor import for_processor, reduces
 from onnxq.graph.traverse import all_nodes
 from onnxq.planning.conversions import entering, reordering
@@ -85,14 +85,14 @@ OF_PLANES = {
 1.32 without VNNI."""
 OF_PLANES_WITH: dict[tuple[int, ...], float] = {
     (18, 17, 1): 1.92, (64, 128, 1): 0.34, (256, 64, 1): 0.27, (128, 3, 1): 0.46, (32, 16, 1): 0.59, (64, 64, 3): 0.28,
-    (64, 18, 3): 0.43, (30, 32, 3): 0.34, (3, 96, 5): 0.82, (16, 2, 5): 0.56, (12, 48, 1): 0.28, (96, 256, 1, 4): 1.11,
-    (24, 48, 5, 2): 0.87, (48, 64, 3, 2): 0.50, (64, 64, 3, 16): 4.44, (128, 384, 3, 32): 2.86, (192, 64, 5, 16): 1.16,
+    (64, 18, 3): 0.43, (30, 32, 3): 0.34, (3, 96, 5): 0.82, (16, 2, 5): 0.56, (12, 48, 1): 0.28, (96, 256, 1, 4): 1.00,
+    (24, 48, 5, 2): 0.33, (48, 64, 3, 2): 0.32, (64, 64, 3, 16): 0.71, (128, 384, 3, 32): 1.16, (192, 64, 5, 16): 0.53,
     (100, 100, 3, 100): 4.51, (256, 256, 3, 256): 1.30, (100, 100, 7, 100): 6.74,
     (144, 144, 7, 144): 1.81,
 }  # fmt: skip
 """The same of 56x56 positions with VNNI, of some in groups: behind the edge."""
 OF_LINES_WITH: dict[tuple[int, ...], float] = {
-    (64, 64, 3, 64): 0.36, (1, 512, 3): 4.00, (16, 512, 5): 0.31, (256, 128, 5): 0.21, (64, 512, 3, 16): 3.25,
+    (64, 64, 3, 64): 0.36, (1, 512, 3): 4.00, (16, 512, 5): 0.31, (256, 128, 5): 0.21, (64, 512, 3, 16): 1.92,
     (128, 128, 5, 128): 0.26, (100, 100, 7, 100): 0.83,
 }  # fmt: skip
 OF_VOLUMES_WITH: dict[tuple[int, ...], float] = {
@@ -217,11 +217,14 @@ GROUPS = {
     (64, 2, 3): 2.32, (64, 4, 3): 5.19, (96, 4, 3): 1.39, (128, 32, 3): 9.03, (64, 2, 1): 1.72, (64, 8, 1): 3.48,
     (64, 64, 3): 2.24, (240, 240, 3): 1.72, (38, 38, 3): 1.29, (162, 162, 3): 0.56, (54, 54, 5): 0.78,
 }  # fmt: skip
-"""Channels, groups and edge of the kernel → the same ratio."""
+"""Channels, groups and edge of the kernel → the same ratio, each group by itself."""
 
 
 @pytest.mark.parametrize("sizes", GROUPS, ids=str)
-def test_convolutions_of_groups_cost_what_was_measured(sizes: tuple[int, int, int]) -> None:
+def test_convolutions_of_groups_cost_what_was_measured(
+    sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolutions, "_together", lambda *_: 1)
     channels, group, edge = sizes
     as_float, as_integer = costs_of_a_convolution(channels, channels, edge, 2, vnni=False, group=group)
     assert 0.69 < as_integer / as_float / GROUPS[sizes] < 1.45

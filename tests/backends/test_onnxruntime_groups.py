@@ -1,0 +1,148 @@
+"""Groups of channels of integer convolutions are put together where onnxruntime is faster then, without a change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+import onnxq
+from onnxq import Options
+from onnxq.backends.onnxruntime.convolutions import conv_cost, groups_together
+from onnxq.backends.onnxruntime.processors import NO_VNNI, VNNI, Products
+from onnxq.calibration.reduced import overflows
+from onnxq.graph.files.save import to_proto
+from onnxq.graph.traverse import all_nodes
+from onnxq.ort.session import Session
+from onnxq.render.qdq import render
+from tests.backends.test_onnxruntime import optimized
+from tests.models import build, images, normal
+
+ALL = Options(placement="all", effort="fast")
+
+
+def net(channels: int, group: int, outputs: int | None = None, size: int = 28, behind: str = "Relu") -> onnx.ModelProto:
+    """A grouped convolution between two others."""
+    outputs = outputs or channels
+    return build(
+        f"""(float[1, 16, {size}, {size}] x) => (float[1, 16, {size}, {size}] y) {{
+            a = Conv (x, w0)
+            [grouped] b = Conv <pads = [1, 1, 1, 1], group = {group}> (a, w, bias)
+            c = {behind} (b)
+            y = Conv (c, w1)
+        }}""",
+        w0=normal(channels, 16, 1, 1),
+        w=normal(outputs, channels // group, 3, 3, seed=1),
+        bias=normal(outputs, seed=2),
+        w1=normal(16, outputs, 1, 1, seed=3),
+    )
+
+
+def grouped(model: onnx.ModelProto) -> tuple[int, onnx.TensorProto]:
+    """Groups of that convolution, and its weights as they are stored."""
+    (node,) = [node for node in model.graph.node if node.name == "grouped"]
+    (unpack,) = [n for n in model.graph.node if node.input[1] in n.output]
+    (weight,) = [tensor for tensor in model.graph.initializer if tensor.name == unpack.input[0]]
+    return next(int(a.i) for a in node.attribute if a.name == "group"), weight
+
+
+def in_integers(model: onnx.ModelProto, feeds: dict[str, Any]) -> Any:
+    """By onnxruntime's integer kernels, whose sums are exact."""
+    return Session(model.SerializeToString()).run(feeds)["y"]
+
+
+@pytest.mark.parametrize(("channels", "group", "outputs"), [(48, 6, 48), (104, 13, 104), (128, 32, 128), (24, 24, 48)])
+def test_the_numbers_are_those_of_the_groups_apart(channels: int, group: int, outputs: int, tmp_path: Path) -> None:
+    data = images(1, 16, 28, 28)
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(net(channels, group, outputs), data, options=ALL, output=path)
+    together, weight = grouped(onnx.load(path))
+    assert together < group and weight.dims[1] == channels // together
+    assert optimized(path).count("QLinearConv") == 3
+    apart = to_proto(render(q))
+    assert grouped(apart)[0] == group
+    for feeds in data:
+        np.testing.assert_array_equal(in_integers(onnx.load(path), feeds), in_integers(apart, feeds))
+
+
+def test_groups_that_are_fast_stay(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    onnxq.quantize(net(128, 2, size=14), images(1, 16, 14, 14), options=ALL, output=path)
+    assert grouped(onnx.load(path))[0] == 2
+
+
+@pytest.mark.parametrize("behind", ["Exp", "Relu"])
+def test_only_of_what_becomes_an_integer_kernel(behind: str, tmp_path: Path) -> None:
+    """Behind Exp a float kernel multiplies with every zero."""
+    path = tmp_path / "q.onnx"
+    options = replace(ALL, exclude=() if behind == "Relu" else ("grouped",))
+    onnxq.quantize(net(48, 6, behind=behind), images(1, 16, 28, 28), options=options, output=path)
+    (node,) = [node for node in onnx.load(path).graph.node if node.name == "grouped"]
+    groups = next(a.i for a in node.attribute if a.name == "group")
+    assert (groups < 6) is (behind == "Relu")
+
+
+def test_weights_that_were_given_keep_their_zero_points(tmp_path: Path) -> None:
+    """As other tools store them: uint8, each channel with a zero point of its own."""
+    rng = np.random.default_rng(0)
+    integers, zero = rng.integers(0, 255, (48, 8, 3, 3)), rng.integers(100, 150, 48)
+    model = build(
+        """(float[1, 48, 28, 28] x) => (float[1, 48, 28, 28] y) {
+            q = QuantizeLinear (x, s, z)
+            d = DequantizeLinear (q, s, z)
+            u = DequantizeLinear <axis = 0> (w, ws, wz)
+            [grouped] c = Conv <pads = [1, 1, 1, 1], group = 6> (d, u)
+            e = QuantizeLinear (c, s, z)
+            y = DequantizeLinear (e, s, z)
+        }""",
+        s=np.float32(0.05),
+        z=np.uint8(128),
+        w=integers.astype(np.uint8),
+        ws=np.full(48, 0.002, np.float32),
+        wz=zero.astype(np.uint8),
+    )
+    q = onnxq.deploy(model, backend="onnxruntime")
+    joined = to_proto(q.qdq())
+    group, weight = grouped(joined)
+    assert group < 6 and (numpy_helper.to_array(weight) == 0).mean() < 0.1
+    for feeds in images(1, 48, 28, 28, samples=2):
+        np.testing.assert_array_equal(in_integers(joined, feeds), in_integers(model, feeds))
+
+
+@pytest.mark.parametrize("products", [VNNI, NO_VNNI])
+def test_together_they_never_cost_more(products: Products) -> None:
+    for channels, group in ((48, 6), (128, 32), (240, 10), (672, 12), (96, 2)):
+        model = ir.from_proto(net(channels, group))
+        (node,) = [node for node in all_nodes(model) if node.name == "grouped"]
+        elements = channels * 28 * 28
+        count = groups_together(node, elements, products)
+        joined = ir.from_proto(net(channels, group // count))
+        (other,) = [node for node in all_nodes(joined) if node.name == "grouped"]
+        assert group % count == 0 and groups_together(other, elements, products) == 1
+        costs = [conv_cost(each, elements, products)[1] for each in (node, other)]
+        assert costs[0] == pytest.approx(costs[1])
+
+
+@pytest.mark.parametrize(("channels", "group"), [(48, 6), (128, 32), (36, 6), (24, 24)])
+def test_no_two_products_overflow_that_did_not_before(channels: int, group: int) -> None:
+    """Without VNNI, neighbours are added in 16 bits: a channel's range is reduced for those of its group alone."""
+    options = replace(ALL, reduce_range=True)
+    q = onnxq.quantize(net(channels, group, 2 * channels), images(1, 16, 28, 28), options=options)
+    joined = to_proto(q.qdq())
+    count, weight = grouped(joined)
+    assert count < group
+    (reader,) = [node for node in all_nodes(ir.from_proto(joined)) if node.name == "grouped"]
+    assert not overflows(reader, numpy_helper.to_array(weight).astype(np.float32), np.zeros(1, np.int64))
+
+
+def test_groups_of_an_odd_number_of_channels_stay_apart() -> None:
+    """Their neighbours would be others."""
+    model = ir.from_proto(net(30, 6))
+    (node,) = [node for node in all_nodes(model) if node.name == "grouped"]
+    assert groups_together(node, 30 * 28 * 28) == 1
