@@ -11,8 +11,10 @@ opset 20. Elsewhere it is put in an order that onnxruntime fuses, and a layer no
 LayerNormalization, which takes opset 17. An Add in front of one is written as Sum: onnxruntime's kernel for the two
 together, SkipLayerNormalization, takes eight times as long as they do.
 
-Small groups of channels are slow in integers. Several of a convolution are put together, with weights of zero where
-they cross, until that is fastest by the table: all numbers stay the same, the file grows by these zeros.
+Two things make convolutions slow in integers: small groups of channels, and channels left over of blocks, of 16 in
+depthwise convolutions and of 4 in others. Several groups are put together, with weights of zero where they cross, until
+that is fastest by the table; tensors between convolutions alone have channels of zeros behind their own, at most a
+third of these. All other numbers stay the same, the file grows by the zeros.
 
 An Add, Mul, Concat, Resize, Sigmoid, LeakyRelu, Softmax or GlobalAveragePool left in float between quantizers of other
 operators, by ``--exclude`` say, onnxruntime fuses with these to its integer kernel all the same, on their grids. An

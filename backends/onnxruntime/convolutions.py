@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime.channels import filled_up
 from onnxq.backends.onnxruntime.processors import NEAR, VNNI, Depthwise, Linear, Products
 from onnxq.graph.windows import share_inside, share_whole
 
@@ -40,6 +41,7 @@ class _Kernel(NamedTuple):
         side_by_side: whether the taps of a row read elements that lie side by side.
         steps: elements of the input to a position of the output, of a channel.
         row: positions of a row of the output; as many as of a column where it is not known.
+        made: channels out, of all groups, without those of zeros that are added.
     """
 
     group: int
@@ -49,6 +51,7 @@ class _Kernel(NamedTuple):
     side_by_side: bool
     steps: int
     row: float
+    made: int
 
     @classmethod
     def of(cls, conv: ir.Node, elements: float) -> _Kernel:
@@ -56,14 +59,18 @@ class _Kernel(NamedTuple):
         weight = conv.inputs[1]
         known = weight.shape if weight is not None and weight.shape is not None else ()
         dims = [d if isinstance(d, int) else UNKNOWN for d in known] if len(known) > 2 else [UNKNOWN, UNKNOWN, 1, 1]
-        group = conv.attributes.get_int("group", 1)
+        group, channels = conv.attributes.get_int("group", 1), max(dims[0], 1)
+        if group == 1:
+            dims[:2] = filled_up(conv.outputs[0]) or dims[0], filled_up(conv.inputs[0]) or dims[1]
+        elif (group, 1) == (dims[0], dims[1]) and (filled := filled_up(conv.outputs[0])):
+            group = dims[0] = filled
         gap = conv.attributes.get_ints("dilations", [1])[-1]
         steps = math.prod(conv.attributes.get_ints("strides", [1]))
         made = conv.outputs[0].shape
         last = made[-1] if made is not None and len(made) > 2 else None
-        row = last if isinstance(last, int) else (elements / max(dims[0], 1)) ** (1 / (len(dims) - 2))
+        row = last if isinstance(last, int) else (elements / channels) ** (1 / (len(dims) - 2))
         taps = tuple(max(d, 1) for d in dims[2:])
-        return cls(group, max(dims[0] // group, 1), dims[1], taps, gap == 1, steps, max(row, 1.0))
+        return cls(group, max(dims[0] // group, 1), dims[1], taps, gap == 1, steps, max(row, 1.0), channels)
 
     @property
     def taps(self) -> int:
@@ -146,7 +153,7 @@ def _up(channels: int) -> int:
 def conv_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
     """In float and in integers, in the unit of the table for each element of the output, of so many."""
     kernel = _Kernel.of(node, elements)
-    positions = elements / (kernel.outputs * kernel.group)
+    positions = elements / kernel.made
     if kernel.depthwise:
         as_float, as_integer = (
             each * positions + weights * _far(kernel)
@@ -169,7 +176,7 @@ def groups_together(node: ir.Node, elements: float, products: Products = VNNI) -
     taps take 301 µs, as one group 166; of 128 in groups of 4, 56x56, 2,980 µs, in groups of 32, 580.
     """
     kernel = _Kernel.of(node, elements)
-    return _together(kernel, elements / (kernel.outputs * kernel.group), products)
+    return _together(kernel, elements / kernel.made, products)
 
 
 def _together(kernel: _Kernel, positions: float, products: Products) -> int:
