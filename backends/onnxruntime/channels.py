@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,31 +55,38 @@ class _Tied:
     readers: dict[ir.Node, None] = field(default_factory=dict)
     depthwise: dict[ir.Node, None] = field(default_factory=dict)
 
-    @property
-    def filled(self) -> int:
-        """Channels with those of zeros: as many as there are where kernels take these well, or too many are missing."""
-        of = _BLOCK if self.depthwise else _FOURS
+    def filled(self, integer: Callable[[ir.Node], bool]) -> int:
+        """Channels with those of zeros: as many as there are where integer kernels take these well, or too many are
+        missing.
+
+        Args:
+            integer: whether a convolution has an integer kernel.
+        """
+        of = _BLOCK if any(map(integer, self.depthwise)) else 1
+        if of == 1 and any(map(integer, (*self.makers, *self.readers))):
+            of = _FOURS
         filled = -(-self.channels // of) * of
         return filled if filled * _MOST[1] <= self.channels * _MOST[0] else self.channels
 
 
 def filled_up(value: ir.Value | None) -> int | None:
-    """How many channels a tensor between convolutions will have; None where they stay as many as they are."""
+    """How many channels a tensor between integer convolutions will have; None where they stay as many as they are."""
     channels = _channels(value)
     if value is None or channels is None or channels % _BLOCK == 0:
         return None
     tied = _tied(value, channels)
-    return tied.filled if tied is not None and tied.filled > channels else None
+    filled = tied.filled(lambda conv: True) if tied is not None else channels
+    return filled if filled > channels else None
 
 
 def fill_up_channels(model: ir.Model) -> None:
-    """Add channels of zeros between convolutions, and zeros to the weights that read them.
+    """Add channels of zeros between convolutions of which some are integer, and zeros to the weights that read them.
 
     No other number changes. A tensor whose channels anything else reads than the operators between them, or that the
     model gives, has none added.
 
     Args:
-        model: quantized or not, changed in place.
+        model: a rendered QDQ model, changed in place.
     """
     namer = Namer(model)
     seen: set[ir.Value] = set()
@@ -91,8 +99,9 @@ def fill_up_channels(model: ir.Model) -> None:
         if tied is None:
             continue
         seen.update(tied.values)
-        if tied.filled > channels:
-            _fill(tied, namer)
+        filled = tied.filled(_is_integer)
+        if filled > channels:
+            _fill(tied, filled, namer)
 
 
 def _channels(value: ir.Value | None) -> int | None:
@@ -176,18 +185,23 @@ def _can_be_longer(value: ir.Value) -> bool:
     return whole and all(read is None or is_constant(read) for read in unpack.inputs)
 
 
-def _fill(tied: _Tied, namer: Namer) -> None:
-    added = tied.filled - tied.channels
+def _is_integer(conv: ir.Node) -> bool:
+    unpack = conv.inputs[1].producer() if conv.inputs[1] is not None else None
+    return unpack is not None and unpack.op_type == "DequantizeLinear"
+
+
+def _fill(tied: _Tied, filled: int, namer: Namer) -> None:
+    added = filled - tied.channels
     for conv in (*tied.makers, *tied.depthwise):
         for index in range(1, len(conv.inputs)):
             _lengthen(conv, index, 0, added, namer)
     for conv in tied.readers:
         _lengthen(conv, 1, 1, added, namer)
     for conv in tied.depthwise:
-        conv.attributes["group"] = ir.AttrInt64("group", tied.filled)
+        conv.attributes["group"] = ir.AttrInt64("group", filled)
     for value in tied.values:
         assert value.shape is not None
-        value.shape = ir.Shape([value.shape[0], tied.filled, *value.shape[2:]])
+        value.shape = ir.Shape([value.shape[0], filled, *value.shape[2:]])
 
 
 def _lengthen(node: ir.Node, index: int, axis: int, count: int, namer: Namer) -> None:
