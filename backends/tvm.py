@@ -19,6 +19,7 @@ EfficientNet-Lite0's and of a text detector's codes, layer by layer, one in a mi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import onnx
@@ -171,13 +172,21 @@ def _rule(rule: OpRule) -> OpRule:
     )
 
 
+def _rows() -> Iterator[OpRule]:
+    """Those of onnxruntime's table; of a ConvTranspose the one for its weights alone, since here it is no Conv."""
+    for op, rule in ONNXRUNTIME.rules.items():
+        name = op.removesuffix(":stored")
+        if f"{op}:stored" not in ONNXRUNTIME.rules:
+            yield replace(rule, op=name)
+
+
 BACKEND = Backend(
     name="tvm",
     title="Apache TVM (Relax)",
     activation=ONNXRUNTIME.activation,
     weight=ONNXRUNTIME.weight,
     weight_zero_points="channel",
-    rules={op: _rule(rule) for op, rule in ONNXRUNTIME.rules.items()},
+    rules={rule.op: _rule(rule) for rule in _rows()},
     formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
     wide_domain=MICROSOFT,
     weight_bits=frozenset(range(5, 17)),

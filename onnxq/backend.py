@@ -82,7 +82,7 @@ class Backend:
             are refused, and so are models to deploy that have them.
         weight: spec of weights; its granularity is replaced by the operator's channel axis where ``per_channel``.
         rules: rows by operator type, ``"DOMAIN::OP"`` of another domain; ``"Gather:constant"`` where the first input is
-            a constant, ``"MatMul:product"`` where no weight is.
+            a constant, ``"MatMul:product"`` where no weight is, ``"ConvTranspose:stored"`` where the row refuses.
         formats: ways to write the result by name, the target's default first.
         bias: ``"int32"`` (scale of data times scale of weight), ``"float"``, or a spec of its own.
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the

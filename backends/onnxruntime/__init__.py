@@ -3,8 +3,9 @@
 Verified on onnxruntime 1.31.1 and 1.32, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs of
 the table (nanoseconds per output element on one thread, with the layouts that nets have them in). onnxruntime makes a
 QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
-zero point. ConvTranspose and recurrent layers have no integer kernel for static quantization: their weights are
-stored as integers only (an LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer
+zero point. A ConvTranspose has no integer kernel, and is written as a Conv of all phases of its stride, whose channels
+are put side by side. Recurrent layers have none for static quantization: their weights are stored as integers only (an
+LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer
 convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of operators would fall apart there,
 since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes
 opset 20. Elsewhere it is put in an order that onnxruntime fuses, and a layer normalization behind a Transpose becomes
@@ -38,6 +39,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime.costs import COSTS, MOVED, VIEWS, spill_of_conversions, without_vnni
 from onnxq.backends.onnxruntime.limits import adjust, several
+from onnxq.backends.onnxruntime.phases import in_phases
 from onnxq.backends.onnxruntime.processors import NO_VNNI
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
@@ -154,7 +156,8 @@ _RULES = (
     ),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis, output=_clipped),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1), output=False),
-    OpRule("ConvTranspose", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=conv_transpose_axis),
+    OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2, when=in_phases),
+    OpRule("ConvTranspose:stored", Kind.WEIGHT_ONLY, weights=(1,), weight_axis=conv_transpose_axis),
     OpRule("LSTM", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
     OpRule("GRU", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),
     OpRule("RNN", Kind.WEIGHT_ONLY, weights=(1, 2), weight_axis=recurrent_axis),

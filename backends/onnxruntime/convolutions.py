@@ -14,10 +14,11 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.channels import filled_up
+from onnxq.backends.onnxruntime.phases import phases_of
 from onnxq.backends.onnxruntime.processors import NEAR, VNNI, Depthwise, Linear, Products
 from onnxq.graph.windows import share_inside, share_whole
 
-__all__ = ["UNKNOWN", "conv_cost", "groups_together"]
+__all__ = ["UNKNOWN", "conv_cost", "groups_together", "transposed_cost"]
 
 UNKNOWN = 16
 """Stands for a size that is not known."""
@@ -166,6 +167,24 @@ def conv_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tupl
         as_integer = _integer_call(kernel.joined(_together(kernel, positions, products)), positions, products)
     made = elements * products.unit
     return as_float / made, (as_integer + products.call) / made
+
+
+def transposed_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
+    """Of a transposed convolution, in integers as the convolution that makes its phases, and of putting them together.
+
+    In float it multiplies matrices and adds up what falls on the same positions.
+    """
+    weight, phases = node.inputs[1], phases_of(node)
+    shape = weight.shape if weight is not None and weight.shape is not None else ()
+    inputs, outputs, *taps = [d if isinstance(d, int) else UNKNOWN for d in shape] or [UNKNOWN] * 4
+    positions = elements / outputs / math.prod(node.attributes.get_ints("strides", [1]))
+    placed = outputs * math.prod(taps) * positions
+    as_float = (products.transposed[0] * inputs + products.transposed[1]) * placed
+    if phases is None:
+        return as_float / elements / products.unit, as_float / elements / products.unit
+    kernel = _Kernel(1, outputs * phases.step**2, inputs, phases.taps, True, 1, 1.0, outputs)
+    as_integer = _integer_call(kernel, positions, products) + products.call + products.placed * elements
+    return as_float / elements / products.unit, as_integer / elements / products.unit
 
 
 def groups_together(node: ir.Node, elements: float, products: Products = VNNI) -> int:

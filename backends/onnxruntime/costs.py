@@ -18,7 +18,7 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost, transposed_cost
 from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
@@ -194,6 +194,7 @@ def _size(value: ir.Value) -> float | None:
 
 COSTS: Mapping[str, tuple[float, float] | Cost] = {
     "Conv": _reading_conv_cost,
+    "ConvTranspose": _streamed(transposed_cost),
     "Gemm": matmul_cost,
     "MatMul": matmul_cost,
     "Add": _streamed(add_cost, fused=_is_fused),
@@ -214,6 +215,7 @@ COSTS: Mapping[str, tuple[float, float] | Cost] = {
 
 WITHOUT_VNNI: Mapping[str, tuple[float, float] | Cost] = {
     "Conv": partial(conv_cost, products=NO_VNNI),
+    "ConvTranspose": partial(transposed_cost, products=NO_VNNI),
     "Gemm": partial(matmul_cost, products=NO_VNNI),
     "MatMul": partial(matmul_cost, products=NO_VNNI),
     "Add": (1.4, 0.7),

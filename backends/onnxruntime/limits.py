@@ -85,7 +85,8 @@ def keep_layers(model: ir.Model, plan: Plan) -> None:
     and a QuantizeLinear, a Relu counted in, to 8 bits with one scale for all, and computes it in integers where it can.
     """
     names = ("Conv", "ConvTranspose", "Gemm")
-    layers = [n for n in all_nodes(model) if n.op_type in names and not n.domain and n.name not in plan.quantized]
+    layers = [n for n in all_nodes(model) if n.op_type in names and not n.domain]
+    layers = [n for n in layers if n.op_type == "ConvTranspose" or n.name not in plan.quantized]
     float_ones = [node for node in layers if _is_dequantized(node.inputs[0])]
     keep_float(model, [*float_ones, *filter(None, map(_function_behind, float_ones))])
 

@@ -105,6 +105,8 @@ class Products:
         call: of a call, more in integers than in float.
         group: of a call, in float, for each of several groups that are whole blocks of channels.
         entry: for each element of a model input of few channels, in float.
+        transposed: of a transposed convolution in float: for each product, and for each sum of them that is placed.
+        placed: for each element of one that is a convolution of its phases, in integers.
         term: of a product of matrices, float and integer: for each term of an element's sum.
         element: for each element.
     """
@@ -137,6 +139,8 @@ class Products:
     call: float
     group: float
     entry: float
+    transposed: tuple[float, float]
+    placed: float
     term: tuple[float, float]
     element: tuple[float, float]
 
@@ -176,6 +180,8 @@ VNNI = Products(
     call=500.0,
     group=1000.0,
     entry=0.6,
+    transposed=(0.008, 0.33),
+    placed=0.15,
     term=(0.0075, 0.00205),
     element=(0.0, 0.09),
 )
@@ -214,6 +220,8 @@ NO_VNNI = Products(
     call=0.0,
     group=0.0,
     entry=0.0,
+    transposed=(0.0125, 0.5),
+    placed=0.15,
     term=(0.0099, 0.00671),
     element=(0.0, 0.33),
 )

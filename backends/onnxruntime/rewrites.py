@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnxq.backends.onnxruntime.channels import fill_up_channels
 from onnxq.backends.onnxruntime.groups import join_groups
 from onnxq.backends.onnxruntime.limits import certain, keep_float, keep_from_empty, keep_layers, keep_layout, keep_pools
+from onnxq.backends.onnxruntime.phases import write_phases
 from onnxq.backends.onnxruntime.processors import VNNI, Products
 from onnxq.backends.onnxruntime.weights import (
     has_float_data,
@@ -245,6 +246,7 @@ def finish(model: ir.Model, plan: Plan, products: Products = VNNI) -> None:
         products: what kernels take on the processor that is meant.
     """
     certain(model)
+    write_phases(model, plan)
     fill_up_channels(model)
     join_groups(model, plan, products)
     _write_slopes(model)

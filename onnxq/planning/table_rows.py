@@ -18,14 +18,17 @@ __all__ = ["WeightRow", "activations_read", "positions", "row", "weight_row"]
 def row(backend: Backend, node: ir.Node) -> OpRule | None:
     """The row for a node: the one for a constant first input (``"Gather:constant"``) where there is one.
 
-    Rows for operators of another domain are named with it, ``"com.microsoft::Attention"``.
+    Where the row says that it cannot be quantized, it is that of its weights alone (``"ConvTranspose:stored"``). Rows
+    for operators of another domain are named with it, ``"com.microsoft::Attention"``.
     """
     rules = backend.rules
     if node.domain != "":
         return rules.get(full_type(node))
     if node.inputs and is_constant(node.inputs[0]) and f"{node.op_type}:constant" in rules:
         return rules[f"{node.op_type}:constant"]
-    return rules.get(node.op_type)
+    found, stored = rules.get(node.op_type), rules.get(f"{node.op_type}:stored")
+    refused = stored is not None and found is not None and found.when is not None and found.when(node) is not None
+    return stored if refused else found
 
 
 class WeightRow(NamedTuple):

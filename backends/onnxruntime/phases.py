@@ -1,0 +1,268 @@
+"""Transposed convolutions as convolutions: onnxruntime 1.32 has an integer kernel of these alone.
+
+With a stride of s, each of the s x s positions that an element of the input becomes, a phase, is what a convolution
+with some of the taps gives there. One convolution makes the channels of all phases, with weights of zero where a phase
+has no tap, and they are put side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import AnyArray, constant_array, only_reader, remove_nodes, set_constant, static_shape
+
+if TYPE_CHECKING:
+    from onnxq.plan import Plan
+
+__all__ = ["Phases", "in_phases", "phases_of", "write_phases"]
+
+_PLANES = 2
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+_STORED = (*_BYTES, ir.DataType.INT4, ir.DataType.UINT4)
+"""Integers of weights; those of 4 bits are unpacked to bytes when onnxruntime loads the model."""
+_ABSORBED = ("Clip", "Relu")
+
+
+class Phases(NamedTuple):
+    """Of a transposed convolution.
+
+    Attributes:
+        step: its stride, along both axes.
+        firsts: the first element, along each axis and counted from the one that becomes the phases, that any reads.
+        lasts: the last one.
+    """
+
+    step: int
+    firsts: tuple[int, int]
+    lasts: tuple[int, int]
+
+    @property
+    def taps(self) -> tuple[int, int]:
+        """Of the convolution, along each axis."""
+        return self.lasts[0] - self.firsts[0] + 1, self.lasts[1] - self.firsts[1] + 1
+
+
+def in_phases(node: ir.Node) -> str | None:
+    """A ConvTranspose of planes, of one group, that makes s x s elements of each, s being its stride."""
+    return None if phases_of(node) is not None else "onnxruntime has no integer kernel of it, nor of a Conv that it is"
+
+
+def phases_of(node: ir.Node) -> Phases | None:
+    """The phases of a ConvTranspose; None where it has several groups, dilations, or a size of its own."""
+    shape, get = static_shape(node.inputs[1]), node.attributes
+    if shape is None or len(shape) != 2 + _PLANES:
+        return None
+    steps = get.get_ints("strides", (1, 1))
+    pads, more = get.get_ints("pads", (0,) * 4), get.get_ints("output_padding", (0, 0))
+    plain = get.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID") and "output_shape" not in get
+    if not plain or get.get_int("group", 1) != 1 or set(get.get_ints("dilations", (1, 1))) != {1}:
+        return None
+    if steps[0] != steps[1] or steps[0] < 2:
+        return None
+    step, firsts, lasts = steps[0], [], []
+    for axis in range(_PLANES):
+        size, begin = shape[2 + axis], pads[axis]
+        if size + more[axis] != step + begin + pads[_PLANES + axis]:
+            return None
+        firsts.append(min(-((size - 1 - phase - begin) // step) for phase in range(step)))
+        lasts.append(max((phase + begin) // step for phase in range(step)))
+    found = Phases(step, (firsts[0], firsts[1]), (lasts[0], lasts[1]))
+    if max(found.firsts) > 0 or min(found.lasts) < 0:
+        return None
+    # Without VNNI neighbours are multiplied in pairs, which would be others than those whose sum was looked at.
+    return found if shape[0] % 2 == 0 or found.taps == (1, 1) else None
+
+
+def write_phases(model: ir.Model, plan: Plan) -> None:
+    """Write each ConvTranspose between quantizers of 8 bits, its weights among them, as a Conv.
+
+    Of the numbers none changes, but that of floats without optimizations is the order in which products are added. The
+    Conv has the node's name.
+
+    Args:
+        model: a rendered QDQ model, changed in place.
+        plan: where it is quantized.
+    """
+    namer = Namer(model)
+    for node in list(all_nodes(model)):
+        if node.op_type != "ConvTranspose" or node.domain != "" or node.name not in plan.quantized:
+            continue
+        phases, quantizer = phases_of(node), _quantizer_behind(node)
+        unpacks = [value.producer() if value is not None else None for value in node.inputs]
+        if phases is not None and quantizer is not None and _is_stored(unpacks[1]) and _is_quantized(unpacks[0]):
+            _Writing(node, phases, quantizer, namer).write()
+
+
+def _quantizer_behind(node: ir.Node) -> ir.Node | None:
+    reader = only_reader(node.outputs[0])
+    if reader is not None and reader.op_type in _ABSORBED:
+        reader = only_reader(reader.outputs[0])
+    if reader is None or reader.op_type != "QuantizeLinear" or reader.graph is not node.graph:
+        return None
+    return reader if reader.outputs[0].dtype in _BYTES else None
+
+
+def _is_stored(unpack: ir.Node | None) -> bool:
+    """Whether weights have one scale, or one for each channel out."""
+    if unpack is None or unpack.op_type != "DequantizeLinear" or "block_size" in unpack.attributes:
+        return False
+    stored, scale = unpack.inputs[0], constant_array(unpack.inputs[1])
+    if stored is None or stored.dtype not in _STORED or constant_array(stored) is None or scale is None:
+        return False
+    return scale.size == 1 or unpack.attributes.get_int("axis", 1) == 1
+
+
+def _is_quantized(maker: ir.Node | None) -> bool:
+    return maker is not None and maker.op_type == "DequantizeLinear" and maker.inputs[0] is not None
+
+
+class _Writing:
+    """One transposed convolution, in front of a quantizer."""
+
+    def __init__(self, node: ir.Node, phases: Phases, quantizer: ir.Node, namer: Namer) -> None:
+        assert isinstance(node.graph, ir.Graph)
+        self._node, self._phases, self._quantizer, self._namer = node, phases, quantizer, namer
+        self._graph, self._before = node.graph, node
+        self._name, self._stem = str(node.name), str(node.outputs[0].name)
+
+    def write(self) -> None:
+        node, quantizer = self._node, self._quantizer
+        made, weight, function = node.outputs[0], node.inputs[1], only_reader(node.outputs[0])
+        assert weight is not None and weight.shape is not None and made.name is not None
+        step, (height, width) = self._phases.step, self._sizes()
+        channels, batch = int(weight.shape.numpy()[1]), made.shape[0] if made.shape is not None else None
+        inner = (batch, channels * step**2, height, width)
+        value, shown, name = self._conv(inner), made, made.name
+        if function is not None and function is not quantizer:
+            function.replace_input_with(0, value)
+            value = shown = function.outputs[0]
+            name = str(shown.name)
+            value.name, value.shape = self._namer.fresh(f"{name}_phases"), _shape(inner)
+        self._before, self._stem = quantizer, name
+        floats, numbers = made.type, quantizer.inputs[1:]
+        value = self._put(
+            "QuantizeLinear", [value, *numbers], inner, quantizer.outputs[0].type, domain=quantizer.domain
+        )
+        value = self._put("DequantizeLinear", [value, *numbers], inner, floats, domain=quantizer.domain)
+        value = self._put("Transpose", [value], (batch, height, width, inner[1]), floats, perm=(0, 2, 3, 1))
+        apart = self._constant("phases", [0, 0, 0, step, step * channels])
+        value = self._put("Reshape", [value, apart], (batch, height, width, step, step * channels), floats)
+        rows = (batch, height, step, width, step * channels)
+        value = self._put("Transpose", [value], rows, floats, perm=(0, 1, 3, 2, 4))
+        whole = (height and height * step, width and width * step)
+        value = self._put("Reshape", [value, self._size(whole, channels)], (batch, *whole, channels), floats)
+        value = self._put("Transpose", [value], (batch, channels, *whole), floats, perm=(0, 3, 1, 2))
+        quantizer.replace_input_with(0, value)
+        remove_nodes([node])
+        made.name, value.name = None, name
+
+    def _sizes(self) -> tuple[int | None, int | None]:
+        shape = self._node.inputs[0].shape if self._node.inputs[0] is not None else None
+        height, width = shape[2:] if shape is not None and len(shape) == 2 + _PLANES else (None, None)
+        return (height if isinstance(height, int) else None), (width if isinstance(width, int) else None)
+
+    def _conv(self, shape: Sequence[object]) -> ir.Value:
+        node, phases = self._node, self._phases
+        pads = (*(-first for first in phases.firsts), *phases.lasts)
+        inputs = [node.inputs[0], self._weight(), *([self._bias()] if len(node.inputs) > 2 and node.inputs[2] else [])]
+        value = self._put("Conv", inputs, shape, node.outputs[0].type, kernel_shape=phases.taps, pads=pads)
+        maker = value.producer()
+        assert maker is not None
+        maker.name, node.name = node.name, self._namer.node(f"{node.name}_transposed")
+        return value
+
+    def _weight(self) -> ir.Value:
+        """From (C, M, ...) to (step * step * M, C, ...), with zeros for taps that a phase has not."""
+        unpack = self._unpack(1)
+        array, scale, zero = (constant_array(value) for value in (*unpack.inputs, None)[:3])
+        assert array is not None and scale is not None
+        step, (rows, columns) = self._phases.step, self._phases.taps
+        inputs, outputs = array.shape[:2]
+        wide = np.zeros((step, step, outputs, inputs, rows, columns), array.dtype)
+        if zero is not None:
+            wide[...] = zero.reshape(-1, 1, 1, 1)
+        begins = self._node.attributes.get_ints("pads", (0,) * 4)[:_PLANES]
+        for down, across, row, column in np.ndindex(step, step, rows, columns):
+            places = (down, row), (across, column)
+            at = [
+                phase + begin - step * (first + tap)
+                for (phase, tap), begin, first in zip(places, begins, self._phases.firsts, strict=True)
+            ]
+            if all(0 <= place < size for place, size in zip(at, array.shape[2:], strict=True)):
+                wide[down, across, :, :, row, column] = array[:, :, at[0], at[1]].T
+        return self._dequantize(unpack, wide.reshape(-1, inputs, rows, columns), "weight")
+
+    def _bias(self) -> ir.Value:
+        value = self._node.inputs[2]
+        unpack = value.producer() if value is not None else None
+        if unpack is None:
+            array = constant_array(value)
+            assert array is not None
+            return self._constant("bias", np.tile(array, self._phases.step**2))
+        array = constant_array(unpack.inputs[0])
+        assert array is not None
+        return self._dequantize(unpack, np.tile(array, self._phases.step**2), "bias")
+
+    def _dequantize(self, unpack: ir.Node, array: AnyArray, what: str) -> ir.Value:
+        """Integers behind a DequantizeLinear like another, with the scales of its channels for each phase."""
+        numbers = [constant_array(value) for value in unpack.inputs[1:]]
+        tiled = [np.tile(n, self._phases.step**2) if n is not None and n.size > 1 else n for n in numbers]
+        inputs = [self._constant(what, array)]
+        inputs += [
+            self._constant(f"{what}_{name}", number)
+            for name, number in zip(("scale", "zero_point"), tiled, strict=False)
+            if number is not None
+        ]
+        axis = {"axis": 0} if tiled[0] is not None and tiled[0].size > 1 else {}
+        floats = unpack.outputs[0].type
+        return self._put("DequantizeLinear", inputs, array.shape, floats, domain=unpack.domain, **axis)
+
+    def _unpack(self, index: int) -> ir.Node:
+        value = self._node.inputs[index]
+        maker = value.producer() if value is not None else None
+        assert maker is not None
+        return maker
+
+    def _size(self, whole: tuple[int | None, int | None], channels: int) -> ir.Value:
+        """The size of all phases side by side, with channels last; 0 and -1 stand for what a Reshape can tell."""
+        if None not in whole or whole.count(None) == 1:
+            return self._constant("size", [0, *(-1 if size is None else size for size in whole), channels])
+        data = self._node.inputs[0]
+        assert data is not None
+        ends = [self._constant(name, [number]) for name, number in (("start", 2), ("end", 4))]
+        integers = ir.TensorType(ir.DataType.INT64)
+        size = self._put("Slice", [self._put("Shape", [data], (4,), integers), *ends], (2,), integers)
+        size = self._put("Mul", [size, self._constant("step", [self._phases.step])], (2,), integers)
+        parts = [self._constant("batch", [0]), size, self._constant("channels", [channels])]
+        return self._put("Concat", parts, (4,), integers, axis=0)
+
+    def _constant(self, name: str, numbers: AnyArray | list[int]) -> ir.Value:
+        array = numbers if isinstance(numbers, np.ndarray) else np.asarray(numbers, np.int64)
+        return set_constant(self._graph, self._namer, f"{self._stem}_{name}", array)
+
+    def _put(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        shape: Sequence[object],
+        kind: ir.TypeProtocol | None,
+        *,
+        domain: str = "",
+        **attributes: int | tuple[int, ...],
+    ) -> ir.Value:
+        """Put a node in front of what was there; its output."""
+        made = ir.node(op, inputs, attributes, domain=domain, name=self._namer.node(f"{self._name}_{op}"))
+        self._graph.insert_before(self._before, [made])
+        value = made.outputs[0]
+        value.name, value.type, value.shape = self._namer.fresh(f"{self._stem}_{op}"), kind, _shape(shape)
+        return value
+
+
+def _shape(sizes: Sequence[object]) -> ir.Shape:
+    return ir.Shape([size if isinstance(size, int) else None for size in sizes])
