@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_a_normalization_written_as_a_chain_is_judged_as_one(quantized: bool) ->
         d = Div (c, s) n = Mul (d, g) b = Add (n, h) y = MatMul (b, w)"""
     x = normal(2, 8, 64, scale=1.0)
     x -= x.mean(axis=-1, keepdims=True)
-    constants = {"g": normal(64), "h": normal(64, seed=1), "w": normal(64, 4, seed=2)}
+    constants: dict[str, Any] = {"g": normal(64), "h": normal(64, seed=1), "w": normal(64, 4, seed=2)}
     first = build(f"(float[2, 8, 64] x) => (float[2, 8, 4] y) {{ {chain.format('x')} }}", **constants)
     noisy = chain.replace("ReduceMean <axes = [-1]> (x)", "ReduceMean <axes = [-1]> (z)").format("z")
     rounded = "i = QuantizeLinear (t, u, o) z = DequantizeLinear (i, u, o)"
