@@ -16,6 +16,7 @@ from onnxq.calibration.statistics import Statistics, model_digest
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.file_system import write_text
+from onnxq.graph.values import filled_values
 from onnxq.locations import require_file, spare
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.picked import as_compared
@@ -92,9 +93,11 @@ def sensitivity(
         raise StatisticsError(
             "the statistics hold no samples to run", hint="Calibrate again with more memory or smaller samples"
         )
-    warnings, start = statistics.warnings(), time.perf_counter()
+    start = time.perf_counter()
     whole, statistics = as_compared(prepared.base(target), statistics)
     probe = make_probe(whole, target, options, statistics, spread(statistics.kept, samples))
+    filled = {value.name for value in filled_values(whole)}
+    warnings = statistics.warnings(set(probe.plan.observed()) - filled)
     made = _measured(probe, widths, runs, reporter)
     made = replace(made, warnings=(*warnings, *made.warnings), seconds=time.perf_counter() - start)
     if plot is not None:

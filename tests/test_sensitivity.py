@@ -214,6 +214,19 @@ def test_rows_that_depend_on_the_numbers_are_no_silence() -> None:
     assert "'y' had another shape" in warning and found.to_dict()["warnings"] == [warning]
 
 
+def test_only_what_is_quantized_is_warned_of() -> None:
+    """A state that begins as zeros, in the model or on the data, is none of the parts that are measured."""
+    text = """
+        (float[4, 8] x, float[4, 5] bias) => (float[4, 5] y) {
+            n = Constant <value_ints = [4, 5]> () z = ConstantOfShape (n)
+            s = MatMul (x, w) t = Sub (s, z) y = Sub (t, bias)
+        }
+    """
+    feeds = [{"x": image["x"], "bias": np.zeros((4, 5), np.float32)} for image in images(4, 8, samples=12)]
+    found = onnxq.sensitivity(build(text, w=normal(8, 5)), feeds, options=FAST)
+    assert found.of("weights") and not found.warnings
+
+
 def test_without_a_float_output_nothing_can_be_measured() -> None:
     model = build("(float[4, 8] x) => (int64[4, 5] y) { s = MatMul (x, w) y = Cast <to = 7> (s) }", w=normal(8, 5))
     with pytest.raises(DataError, match="no output of the model is float"):

@@ -33,7 +33,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             found.append(Finding("warning", f"input {value.name!r}", what, "Give it one axis, of one number"))
     for node in all_nodes(model):
         if node.domain == "" and (none := form_of(node, _NOWHERE)) is not None:
-            what = f"RKNN-Toolkit2 builds no model with a {none}, in float neither"
+            what = f"RKNN-Toolkit2 builds no model with {none} in it, in float neither"
             found.append(Finding("warning", describe(node), what, "Cut the model before it or after it"))
         if _is_of_distances(node):
             what = "RKNN-Toolkit2 may build no model with a Conv of one channel between Reshapes whose result is split"

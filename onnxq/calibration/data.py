@@ -159,7 +159,8 @@ def _from_folder(
         for index in range(len(found)) if indices is None else indices:
             yield read(found[index])
 
-    return Samples(f"folder of {present[0]} files", items, len(found), fitter, samples=samples)
+    names = [path.relative_to(folder).as_posix() for path in found]
+    return Samples(f"folder of {present[0]} files", items, len(found), fitter, samples=samples, files=names)
 
 
 def _kinds(folder: Path) -> dict[str, list[Path]]:

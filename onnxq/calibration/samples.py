@@ -50,7 +50,9 @@ class Samples:
         seekable: bool = True,
         repeatable: bool = True,
         within: Within = nullcontext,
+        files: Sequence[str] = (),
     ) -> None:
+        self._files = files
         self.kind, self.repeatable, self.seekable, self.total = kind, repeatable, seekable, total
         self._items, self._fitter, self._limit, self._within = items, fitter, samples, within
         self._indices = None if total is None else self._drawn(total)
@@ -76,7 +78,8 @@ class Samples:
         return position if self._indices is None else self._indices[position]
 
     def _where(self, position: int) -> str:
-        return f"sample {self.index_of(position)}"
+        index = self.index_of(position)
+        return f"sample {index} ({self._files[index]})" if self._files else f"sample {index}"
 
     def _drawn(self, total: int) -> list[int] | None:
         """Indices of the samples to use, of so many; None where all are, one after the other."""

@@ -153,7 +153,8 @@ class Statistics:
                     f"{word} in tensor {head.name!r}{more}, first in sample {getattr(head, first)} "
                     f"({getattr(head, total)} of {head.elements} values); they are left out of the ranges"
                 )
-        zero = [stats.name for stats in self.tensors.values() if stats.count and stats.min == stats.max == 0.0]
+        whole = [stats for stats in self.tensors.values() if stats.count == stats.elements > 0]  # none of them a mask
+        zero = [stats.name for stats in whole if stats.min == stats.max == 0.0]
         zero = [name for name in zero if tensors is None or name in tensors]
         if zero:
             found.append(f"always zero on this data: {listed(list(map(repr, zero)), _SHOWN)}")

@@ -116,6 +116,8 @@ class Looker:
         self._inputs, self._states, self._scaled = inputs, states, scaled or {}
         self.samples = 0
         self._hashes: dict[str, set[bytes]] = {info.name: set() for info in inputs}
+        self._words = all(info.dtype.kind != "f" for info in inputs)
+        self._feeds: set[bytes] = set()  # of a model of words alone
         self._moving = {info.name: 0 for info in inputs}  # samples in which it is neither empty nor a state at rest
         self._shapes: dict[str, dict[tuple[int, ...], int]] = {info.name: {} for info in inputs}
         self._low = {info.name: np.inf for info in inputs}
@@ -132,6 +134,8 @@ class Looker:
     def look(self, feed: Mapping[str, np.ndarray], index: int) -> None:
         """Take in one feed."""
         self.samples += 1
+        if self._words:
+            self._feeds.add(hashlib.sha256(b"".join(_bytes(name, feed[name]) for name in sorted(feed))).digest())
         for name, x in feed.items():
             if name not in self._shapes:
                 continue
@@ -172,7 +176,18 @@ class Looker:
 
     def findings(self) -> list[Finding]:
         """What is suspicious of the numbers."""
-        return [finding for info in self._inputs for finding in self._of_input(info)]
+        return [*(finding for info in self._inputs for finding in self._of_input(info)), *self._same_words()]
+
+    def _same_words(self) -> Iterator[Finding]:
+        """That samples are the same, of a model of integers alone: a mask or a kind of token may rest by itself."""
+        big = any(np.prod(shape) > 1 for seen in self._shapes.values() for shape in seen)
+        different = len(self._feeds)
+        if not self._words or not big or self.samples <= 1:
+            return
+        if different == 1:
+            yield Finding("warning", "calibration data", "all samples are identical", "Give different samples.")
+        elif different <= self.samples // 2:
+            yield Finding("warning", "calibration data", f"only {different} of {self.samples} samples differ")
 
     def _of_input(self, info: InputInfo) -> Iterator[Finding]:
         name, place = info.name, f"input {info.name!r}"
@@ -225,6 +240,12 @@ class Looker:
             texts = [shape_text(shape) for shape in list(seen)[:3]]
             alike.setdefault(f"{', '.join(texts)}{', ...' if len(seen) > 3 else ''}", []).append(name)
         return "; ".join(f"{listed(names, SHOWN)} {text}" for text, names in alike.items())
+
+
+def _bytes(name: str, x: np.ndarray) -> bytes:
+    """An input of a feed, as bytes that those of no other values equal."""
+    values = repr(x.tolist()).encode() if x.dtype.hasobject else np.ascontiguousarray(x).tobytes()
+    return f"{name!r} {x.shape} {x.dtype} {len(values)} ".encode() + values
 
 
 def _samples(indices: Sequence[int]) -> str:

@@ -24,7 +24,8 @@ class TensorErrors:
         quantized: it is quantized itself; else only what comes before it is.
         errors: how far it is from the float one.
         drop: dB lost at this node: the lowest SQNR of what it is computed from, at most 40 (model inputs and constants
-            have that), less its own; NaN for a model input, and where masks of the float model lie in other places.
+            have that), less its own; NaN for a model input, where masks of the float model lie in other places, and
+            within a normalization or another function that is written as a chain of operators, all of it in float.
     """
 
     tensor: str

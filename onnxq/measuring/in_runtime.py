@@ -65,7 +65,16 @@ class InRuntime:
             advance = tell if computes else lambda done: tell(0)
             seen = examine(runtime, path, self.feeds, beside=other, timeout=self.timeout, advance=advance)
             tell(total)
-        return replace(seen, remarks=(*seen.remarks, *untimed))
+        told = [seen.timed, self._size_timed()] if seen.times is not None else [seen.timed]
+        return replace(seen, remarks=(*seen.remarks, *untimed), timed="; ".join(filter(None, told)))
+
+    def _size_timed(self) -> str:
+        """Of which size the sample is that times are taken on, the first, where samples differ in it."""
+        first, *others = self.feeds
+        for name, x in first.items():
+            if any(other[name].shape != x.shape for other in others):
+                return f"on a sample with {name} {'x'.join(map(str, x.shape))}, where others have other sizes"
+        return ""
 
     def by_layer(self, model: ir.Model) -> tuple[tuple[LayerAgreement, ...], str | None]:
         """Every layer from equal integers, or none and why there are none."""

@@ -8,7 +8,7 @@ carries quantizers too: in front of one that saturates as a Relu does, a tensor 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,10 @@ import onnx_ir as ir
 from onnxq.calibration.mask_reach import lowest_number
 from onnxq.calibration.share_out import tensor_bytes
 from onnxq.calibration.tensor_statistics import SENTINEL, TensorStatistics
+from onnxq.graph.passes.constants import lift_constants
+from onnxq.graph.passes.prune import eliminate_identity
 from onnxq.graph.picking import picking, with_bodies
+from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
@@ -65,6 +68,12 @@ class InnerTensors:
         self._before_softmax = {value.name for value in before_softmax(first)}
         self._names: dict[Pair, str] = {}
         self._groups: list[PairedTensors] | None = None
+        self._functions = {name: group for group in _functions(first) if self._all_float(group) for name in group}
+
+    def _all_float(self, group: Collection[str]) -> bool:
+        """Whether no tensor of a function is quantized, but what it gives."""
+        *inner, _ = group
+        return all(name not in self._quantized and self._pairs.get(name, name) == name for name in inner)
 
     def _pair(self, left_out: Container[str | None]) -> None:
         """Find the tensors of the float model in the quantized one."""
@@ -112,8 +121,12 @@ class InnerTensors:
         levels = {name: errors.sqnr for name, errors in found.items() if name not in masks}
         for name, errors in found.items():
             node = self._producers[name].producer()
-            before = [levels[n] for n in self._before(node, levels)] if node is not None else []
-            drop = min([_USUAL, *before]) - errors.sqnr if node is not None and name in levels else math.nan
+            group = self._functions.get(name, (name,))
+            drop = math.nan
+            if node is not None and name in levels and name == group[-1]:
+                made_by = [self._producers[inner].producer() for inner in group if inner in self._producers]
+                before = [levels[n] for n in self._before([node for node in made_by if node is not None], levels)]
+                drop = min([_USUAL, *before]) - errors.sqnr
             quantized = self._pairs[name] != name or name in self._quantized
             maker = living.layer(node) if node is not None else None
             by, op = (maker.name or "", maker.op_type) if maker is not None else ("", "Input")
@@ -131,14 +144,17 @@ class InnerTensors:
             node = self._producers[name].producer()
             if node is None or not errors.broken:
                 continue
-            read = self._before(node, found)
+            read = self._before((node,), found)
             if any(found[n].skipped or n in moved for n in read) or any(map(_holds_masks, node.inputs)):
                 moved.add(name)
         return moved
 
-    def _before(self, node: ir.Node, found: Container[str]) -> list[str]:
-        """The nearest compared tensors that a node is computed from."""
-        stack, visited, result = [v for v in node.inputs if v is not None], set(), []
+    def _before(self, nodes: Collection[ir.Node], found: Container[str]) -> list[str]:
+        """The nearest compared tensors that nodes are computed from, of what others make."""
+        made = {value for node in nodes for value in node.outputs}
+        stack = [v for node in nodes for v in node.inputs if v is not None and v not in made]
+        visited: set[ir.Value] = set()
+        result = []
         while stack:
             value = stack.pop()
             if value in visited:
@@ -180,6 +196,22 @@ def _without_added(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
         return got
     added = got[:, channels:]
     return got if np.ptp(added, axis=(0, *range(2, added.ndim))).any() else got[:, :channels]
+
+
+def _functions(model: ir.Model) -> list[tuple[str, ...]]:
+    """The tensors of each function that is written as a chain, a normalization, say, what it gives the last one.
+
+    They are judged as one: a mean that is next to nothing beside what it is subtracted from is all noise, and loses
+    nothing.
+    """
+    plain = model.clone()
+    lift_constants(plain)
+    eliminate_identity(plain)
+    found = []
+    for group in find_groups(plain):
+        made = [value.name or "" for node in group.nodes for value in node.outputs if value not in group.outputs]
+        found.append((*made, group.outputs[0].name or ""))
+    return found
 
 
 def _without_masks(expected: np.ndarray, got: np.ndarray) -> np.ndarray:

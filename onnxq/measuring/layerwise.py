@@ -110,8 +110,9 @@ def require_layers(model: ir.Model, *, data: bool) -> list[Cut]:
     cuts = find_cuts(model)
     if not cuts:
         raise OptionError(
-            "the artifact has no QuantizeLinear and DequantizeLinear nodes to split it into layers at",
-            hint="Leave --layers out, or write the artifact in a format that has them",
+            "the artifact has no quantizers between its layers to split it at: it is float, only its weights are "
+            "integers, ranges are taken at run time, or the scales are in a table beside it",
+            hint="Leave --layers out, or write the artifact in a format that has quantizers",
         )
     return cuts
 

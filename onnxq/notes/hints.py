@@ -20,6 +20,7 @@ from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
+from onnxq.rewritten import HOME
 from onnxq.spec import USUAL_BITS, PerTensor
 
 __all__ = ["few_bits", "hints", "low", "ways_out"]
@@ -141,7 +142,7 @@ def _of_products(target: Backend, options: Options, recipe: Sequence[str]) -> It
     if options.effort != "best" and (options.weight_bits or USUAL_BITS) >= USUAL_BITS:
         flags = _flags(recipe, "smoothquant")
         yield f"{flags} moves outliers of what matrix products read into their weights"
-    if target.at_home:
+    if target.name == HOME:
         yield "--algorithm dynamic takes the ranges of what they read at each run"
 
 

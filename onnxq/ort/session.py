@@ -13,6 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, OptionError
+from onnxq.ort.feeds_refused import about_feeds
 from onnxq.ort.hand_over import hand_over
 from onnxq.ort.inputs import InputInfo
 from onnxq.ort.messages import first_line, load_error
@@ -29,9 +30,6 @@ _NUMPY_TYPES: dict[str, Any] = {
     **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
 _NUMPY_TYPES.update({f"tensor({ir.DataType(number).name.lower()})": kind for number, kind in RAW_TYPES.items()})
-
-_PICTURE, _HALVED = 4, 32
-"""Axes of pictures, and what their sides are multiples of where they are halved five times, as is usual."""
 
 PRECISE = "session.x64quantprecision"
 """The session option with which integer kernels of x86 processors sum exactly, see :mod:`onnxq.measuring.overflow`."""
@@ -146,27 +144,8 @@ class Session:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
             values = self._run_raw(names, arrays) if self._any_raw else self._session.run(names or None, arrays)
         except Exception as error:
-            raise ExecutionError(first_line(error), hint=self._about(feeds, str(error))) from error
+            raise ExecutionError(first_line(error), hint=about_feeds(self.inputs, feeds, str(error))) from error
         return dict(zip(names, values, strict=bool(names)))
-
-    def _about(self, feeds: Mapping[str, NDArray[Any]], message: str) -> str:
-        """What to do about feeds that the model does not run on."""
-        whole = [repr(info.name) for info in self.inputs if info.dtype.kind in "iu"]
-        if whole and "out of data bounds" in message:
-            return (
-                f"Check the values of {', '.join(whole)}: is an index beyond what the model has, of another vocabulary?"
-            )
-        hint = "Check the names, types and shapes of the inputs"
-        for info in self.inputs:
-            shape = np.shape(feeds.get(info.name, ()))
-            sides = _sides(info.shape) if len(shape) == _PICTURE and " while running " in message else ()
-            if any(shape[axis] % _HALVED for axis in sides):
-                is_now = f"{info.name!r} is {'x'.join(map(str, shape))}"
-                return (
-                    f"{hint}: {is_now}, and a model that halves pictures takes only sides that are multiples of "
-                    f"{_HALVED}, say, which --image-resize HxW gives those of a folder"
-                )
-        return hint
 
     def _run_raw(self, names: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
         """Run with inputs or outputs that NumPy arrays cannot carry in and out."""
@@ -267,16 +246,6 @@ def _register(options: Any, library: str | os.PathLike[str]) -> None:
             f"custom-op library {str(path)!r} cannot be loaded ({first_line(error)})",
             hint="It must be built for this onnxruntime and export RegisterCustomOps",
         ) from error
-
-
-def _sides(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
-    """The axes of a picture's free height and width; none of what is no picture."""
-    if shape is None or len(shape) != _PICTURE:
-        return ()
-    for colours, *sides in ((1, 2, 3), (3, 1, 2)):
-        if shape[colours] in (1, 3) and not any(isinstance(shape[axis], int) for axis in sides):
-            return tuple(sides)
-    return ()
 
 
 def _info(value: Any) -> InputInfo:

@@ -106,7 +106,8 @@ def comparison(screen: Screen, made: Comparison, *, everything: bool) -> None:
         _errors_table(screen, "tensor", marked)
     elif made.tensors:
         screen.line()
-        low = min(made.tensors, key=lambda t: t.errors.sqnr)
+        judged = [t for t in made.tensors if t.op == "Input" or not math.isnan(t.drop)]
+        low = min(judged or made.tensors, key=lambda t: t.errors.sqnr)
         exact = math.isinf(low.errors.sqnr) and low.errors.sqnr > 0
         least = "all exact" if exact else f"the lowest {decibels(low.errors.sqnr)} ({low.tensor})"
         screen.line(f"{plural(len(made.tensors), 'tensor')} compared, {least}; --all lists them.")

@@ -123,9 +123,10 @@ class Learner:
         if self.ratios:
             kept = [min(ratio, 1.0) for ratio in self.ratios]
             mean = math.exp(sum(math.log(max(ratio, 1e-12)) for ratio in kept) / len(kept))
+            undone = f"; undone in {self.undone} where it was worse" if self.undone else ""
             said.append(
                 f"{name}: {len(kept)} matrices, output error on held-out samples {mean:.2f} times that of rounding to "
-                f"nearest in power ({math.sqrt(mean):.2f} in amplitude); undone in {self.undone} where it was worse"
+                f"nearest in power ({math.sqrt(mean):.2f} in amplitude){undone}"
             )
         if self.blind:
             said.append(f"{name}: {self.blind} matrices rounded to nearest, since no data reaches them")

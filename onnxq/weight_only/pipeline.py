@@ -32,7 +32,7 @@ from onnxq.weight_only.job import Job
 from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.mix import require_folder, write_choice
 from onnxq.weight_only.recipe import FASTEST, Recipe
-from onnxq.weight_only.remarks import more_bits, remarks, title, why_slow
+from onnxq.weight_only.remarks import more_accurate, more_bits, remarks, title, why_slow
 from onnxq.weight_only.render import rewrite
 from onnxq.weight_only.rotate import rotate as turn
 from onnxq.weight_only.tied import tie
@@ -151,7 +151,8 @@ def rewrite_weights(
     verification = replace(verification, warnings=_warnings(verification, prepared, job, quantized))
     say(verification)
     said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
-    notes, details = [*turned, *job.learner.notes(), *said], list(prepared.notes)
+    more = more_accurate(verification, recipe) if data is not None else []
+    notes, details = [*turned, *job.learner.notes(), *said, *more], list(prepared.notes)
     if job.mixture is not None:
         chosen = [job.mixture.note()] if any(matrix.chosen for matrix in job.mixture.matrices) else []
         notes, details = [*chosen, *notes], [*details, *job.mixture.details()]

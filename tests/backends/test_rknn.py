@@ -343,7 +343,7 @@ IN_NO_MODEL = (
     ("y, a, b = BatchNormalization <training_mode = 1> (x, one, zero, zero, one)", "training mode"),
     ("y = Mul (x, s)", "input without axes"),
     ("n = NonZero (x) y = Cast <to = 1> (n)", "NonZero"),
-    ("y = Unique <axis = 1> (x)", "a Unique"),
+    ("y = Unique <axis = 1> (x)", "with Unique in it"),
     ("i = Cast <to = 6> (x) j = BitwiseOr (i, three) y = Cast <to = 1> (j)", "BitwiseOr with a constant"),
     ("y = LayerNormalization <axis = 1, epsilon = 0.00001> (x, block)", "LayerNormalization over several axes"),
     (

@@ -107,6 +107,15 @@ def test_folders_of_npz_and_npy(tmp_path: Path) -> None:
         same(feeds(str(folder), samples=2), [two.index_of(0), two.index_of(1)])
 
 
+def test_the_file_of_a_sample_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    """By the order of names 10 comes before 2, so that a number alone would mislead."""
+    for index in range(12):
+        np.savez(tmp_path / f"{index}.npz", x=np.zeros((1, 3), np.float32))
+    np.savez(tmp_path / "2.npz", z=np.zeros((1, 3), np.float32))
+    with pytest.raises(DataError, match=r"^sample 4 \(2\.npz\): the data has no array for the model's input 'x'"):
+        list(open_data(tmp_path, [InputInfo("x", np.dtype(np.float32), ("N", 3))]))
+
+
 def test_shapes_may_differ_in_a_folder(tmp_path: Path) -> None:
     info = InputInfo("x", np.dtype(np.float32), (1, None))
     for i in range(1, 4):

@@ -109,13 +109,15 @@ def test_warnings() -> None:
         ("bad", [[1.0], [np.nan]]),
         ("worse", [[np.nan, np.inf]]),
         ("zero", [[0.0, -0.0]]),
+        ("mask", [[0.0, -np.inf]]),
+        ("other mask", [[0.0], [np.finfo(np.float32).min, 0.0]]),
     ):
         statistics.tensors[name] = _of(samples, name)
     text = "\n".join(statistics.warnings())
     assert "the ranges come from 1 sample only" in text
     assert "NaN in tensor 'bad' and 1 more tensor, first in sample 1 (1 of 2 values)" in text
-    assert "infinite values in tensor 'worse', first in sample 0" in text
-    assert "always zero on this data: 'zero'" in text
+    assert "infinite values in tensor 'worse' and 1 more tensor, first in sample 0" in text
+    assert text.endswith("always zero on this data: 'zero'")  # no mask: what it masks with is no zero
     assert Statistics("d", samples=10, tensors={"good": _of([[1.0]])}).warnings() == []
 
 

@@ -111,3 +111,21 @@ def test_a_score_that_is_zero_on_most_samples_is_not_the_same_for_all() -> None:
         rare = data.copy()
         rare[at] *= -1
         assert [f.where for f in onnxq.check(model, data=rare) if f.where.startswith("output")] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "all samples are identical"), (4, "only 4 of 12 samples differ"), (8, ""), (12, "")]
+)
+def test_texts_that_are_the_same_are_told_and_a_mask_that_rests_is_not(number: int, said: str) -> None:
+    model = build(
+        "(int64[N, L] ids, int64[N, L] mask) => (float[N, L, 4] y)"
+        " { e = Gather (w, ids) m = Cast <to = 1> (mask) a = Constant <value_ints = [2]> () u = Unsqueeze (m, a)"
+        " y = Mul (e, u) }",
+        w=normal(50, 4),
+    )
+    rng, mask = np.random.default_rng(0), np.ones((1, 9), np.int64)
+    feeds = [{"ids": rng.integers(0, 50, (1, 9)), "mask": mask} for _ in range(number)] * (12 // number)
+    feeds += feeds[: 12 - len(feeds)]
+    found = [f.what for f in onnxq.check(model, data=feeds) if f.level == "warning" and f.where == "calibration data"]
+    told = [text for text in onnxq.calibrate(model, feeds).warnings() if text.startswith("calibration data: ")]
+    assert found == ([said] if said else []) and len(told) == len(found)

@@ -16,7 +16,7 @@ from onnxq import Options, views
 from onnxq.console.terminal import Screen
 from onnxq.errors import OutputError
 from onnxq.runtimes.runtime import WORKERS
-from tests.models import feeds_for
+from tests.models import build, feeds_for, images, normal
 from tests.targets import residual
 
 
@@ -36,6 +36,17 @@ def test_it_is_timed_beside_the_float_model(artifact: Path) -> None:
     assert re.search(r"speed +1.50 times as fast as float, one thread of this machine; in bf16\n", written.getvalue())
     assert onnxq.verify(artifact, data, simulation=True).speedup is None
     assert onnxq.verify(artifact).speedup is None, "there is nothing to run it on"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"), [((3, 1), "on a sample with x 3x8, where others have other sizes"), ((3, 3), "")]
+)
+def test_of_samples_of_several_sizes_the_one_timed_is_told(sizes: tuple[int, int], said: str, tmp_path: Path) -> None:
+    """A decoder is timed on a prompt or on a token, and these are far apart."""
+    model = build("(float[N, 8] x) => (float[N, 8] y) { y = MatMul (x, w) }", w=normal(8, 8))
+    data = [feed for size in sizes for feed in images(size, 8)[:1]]
+    onnxq.quantize(model, data, output=tmp_path / "m.onnx", options=Options(placement="all"))
+    assert onnxq.verify(tmp_path / "m.onnx", data).timed == said
 
 
 def test_where_there_is_no_room_for_the_float_model(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,3 +64,27 @@ def test_what_is_left_out_is_not_blamed_on_a_node_that_has_its_number() -> None:
     )
     found = {tensor.tensor: tensor.node for tensor in onnxq.compare(first, second, images(1, 3, 8, 8)).tensors}
     assert found["r2"] == "Relu_1"
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_normalization_written_as_a_chain_is_judged_as_one(quantized: bool) -> None:
+    """Of rows without a mean the mean is all noise, and loses nothing: it is subtracted from far larger numbers."""
+    chain = """m = ReduceMean <axes = [-1]> (x) c = Sub ({}, m) two = Constant <value = float {{2}}> () q = Pow (c, two)
+        v = ReduceMean <axes = [-1]> (q) eps = Constant <value = float {{0.00001}}> () e = Add (v, eps) s = Sqrt (e)
+        d = Div (c, s) n = Mul (d, g) b = Add (n, h) y = MatMul (b, w)"""
+    x = normal(2, 8, 64, scale=1.0)
+    x -= x.mean(axis=-1, keepdims=True)
+    constants: dict[str, Any] = {"g": normal(64), "h": normal(64, seed=1), "w": normal(64, 4, seed=2)}
+    first = build(f"(float[2, 8, 64] x) => (float[2, 8, 4] y) {{ {chain.format('x')} }}", **constants)
+    noisy = chain.replace("ReduceMean <axes = [-1]> (x)", "ReduceMean <axes = [-1]> (z)").format("z")
+    rounded = "i = QuantizeLinear (t, u, o) z = DequantizeLinear (i, u, o)"
+    if quantized:
+        noisy = noisy.replace(
+            "s = Sqrt (e)", "ei = QuantizeLinear (e, u, o) ed = DequantizeLinear (ei, u, o) s = Sqrt (ed)"
+        )
+    text = f"(float[2, 8, 64] x) => (float[2, 8, 4] y) {{ t = Identity (x) {rounded} {noisy} }}"
+    second = build(text, u=f32(0.05), o=np.int8(0), **constants)
+    found = {t.tensor: t for t in onnxq.compare(first, second, [{"x": x}]).tensors}
+    assert found["m"].errors.sqnr < 0 and found["b"].errors.sqnr > 30
+    assert ({name for name, t in found.items() if np.isnan(t.drop)} >= set("mcqvesdn")) is not quantized
+    assert found["m"].drop > 30 if quantized else abs(found["b"].drop) < 10

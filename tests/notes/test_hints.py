@@ -204,3 +204,5 @@ def test_a_poor_result_says_what_may_give_more() -> None:
     home = onnxq.quantize(model, data, options=Options(effort="fast", include=("MatMul",)))
     assert f"{smoothing} into their weights; --algorithm dynamic takes the ranges of what they read" in home.hints[-1]
     assert "--act-bits" not in home.hints[-1], "onnxruntime has no kernels of 16 bits"
+    other = onnxq.quantize(model, data, backend="onnx_qnn", options=Options(effort="fast"))
+    assert smoothing in other.hints[-1] and "dynamic" not in other.hints[-1], "it writes models for onnxruntime alone"

@@ -18,7 +18,7 @@ from onnxq.weight_only.remarks import why_slow
 from tests.contract import infer, sqnr
 from tests.installed import needs
 from tests.models import build, normal, renamed
-from tests.weight_only.layers import layers, save
+from tests.weight_only.layers import feeds_of_layers, layers, save
 
 
 def test_what_stays_float_and_why(tmp_path: Path) -> None:
@@ -235,3 +235,22 @@ def test_for_a_provider_that_is_not_here(tmp_path: Path) -> None:
     assert [node.op_type for node in onnx.load(output).graph.node] == ["BiasSplitGelu", "MatMulNBits"]
     with pytest.raises(OptionError, match="no provider 'cuda'"):  # with data it would have to run
         rewrite_weights(source, [{"x": normal(2, 16, 128)}], recipe, output=output, options=cuda)
+
+
+def test_a_poor_result_with_data_says_what_gives_more_and_has_not_been_asked_for(tmp_path: Path) -> None:
+    source, feeds = save(layers(), tmp_path / "m.onnx"), feeds_of_layers(12)
+
+    def told(recipe: Recipe, data: object = feeds) -> tuple[float, list[str]]:
+        made = rewrite_weights(source, data, recipe, output=tmp_path / "q.onnx", options=Options())
+        worst = made.verification.worst
+        return worst[1].sqnr if worst else np.nan, [note for note in made.notes if note.startswith("output '")]
+
+    before, (said,) = told(Recipe())
+    learned, more = "method=gptq learns the rounding from the data", "avg_bits=4.5 in place of bits gives more"
+    assert before < 25 and learned in said and more in said
+    after, others = told(Recipe(method="gptq"))
+    assert after > before and not any(learned in other for other in others)
+    (budget,) = told(Recipe(avg_bits=4.5))[1]
+    assert learned in budget and more not in budget
+    assert not told(Recipe(), None)[1], "without data nothing is known, and nothing can be learned"
+    assert not told(Recipe(bits=8))[1]
