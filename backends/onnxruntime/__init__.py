@@ -1,16 +1,16 @@
 """onnxruntime on a CPU: QDQ, uint8 activations, int8 weights per channel, int32 biases.
 
-Verified on onnxruntime 1.31.1 and 1.32, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs of
-the table (nanoseconds per output element on one thread, with the layouts that nets have them in). onnxruntime makes a
-QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
+Verified on onnxruntime 1.31.1 and 1.32, x86-64 with AVX512-VNNI: which operators have integer kernels, and the costs
+of the table (nanoseconds per output element on one thread, with the layouts that nets have them in). onnxruntime makes
+a QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
 zero point. A ConvTranspose has no integer kernel, and is written as a Conv of all phases of its stride, whose channels
-are put side by side. Recurrent layers have none for static quantization: their weights are stored as integers only (an
-LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer
-convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of operators would fall apart there,
-since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes
-opset 20. Elsewhere it is put in an order that onnxruntime fuses, and a layer normalization behind a Transpose becomes
-LayerNormalization, which takes opset 17. An Add in front of one is written as Sum: onnxruntime's kernel for the two
-together, SkipLayerNormalization, takes eight times as long as they do.
+are put side by side, as those of a DepthToSpace behind a Conv are. Recurrent layers have none for static quantization:
+their weights are stored as integers only (an LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A
+SiLU between integer convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of operators would
+fall apart there, since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written
+as Gelu, which takes opset 20. Elsewhere it is put in an order that onnxruntime fuses, and a layer normalization behind
+a Transpose becomes LayerNormalization, which takes opset 17. An Add in front of one is written as Sum: onnxruntime's
+kernel for the two together, SkipLayerNormalization, takes eight times as long as they do.
 
 Two things make convolutions slow in integers: small groups of channels, and channels left over of blocks, of 16 in
 depthwise convolutions and of 4 in others. Several groups are put together, with weights of zero where they cross, until
@@ -37,12 +37,13 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
-from onnxq.backends.onnxruntime.costs import COSTS, MOVED, VIEWS, spill_of_conversions, without_vnni
+from onnxq.backends.onnxruntime.costs import COSTS, MOVED, SHUFFLED, VIEWS, spill_of_conversions, without_vnni
 from onnxq.backends.onnxruntime.limits import adjust, several
 from onnxq.backends.onnxruntime.phases import in_phases
 from onnxq.backends.onnxruntime.processors import NO_VNNI
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
+from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
 from onnxq.graph.passes.fuse_gemm import fuse_gemm
 from onnxq.graph.passes.fuse_layernorm import LAYERNORM_OPSET, fuse_layernorm, has_layernorm_chain
@@ -111,7 +112,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
     onnxruntime fuses other GELUs in some orders, and a layer normalization as PyTorch writes it, not as Keras does, nor
     behind a Transpose.
     """
-    fused = [*fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU)]
+    fused = [*explicit_pads(model), *fuse_gemm(model), *fuse_gelu(model, behind=_BEFORE_GELU)]
     norms = fuse_layernorm(model) if has_layernorm_chain(model, _is_left_apart) else []
     return [*fused, *norms, *order_gelu(model)]
 
@@ -182,7 +183,7 @@ _RULES = (
     # A float MaxPool stays in front of its quantizer by a Sum behind it, see rewrites.py.
     OpRule("MaxPool", Kind.MOVEMENT, cost_behind=0.2, when=plain_max_pool),
     OpRule("Resize", Kind.MOVEMENT, when=nearest),
-    *(OpRule(op, Kind.MOVEMENT) for op in (*MOVED, *VIEWS)),
+    *(OpRule(op, Kind.MOVEMENT) for op in (*MOVED, *SHUFFLED, *VIEWS)),
 )
 
 BACKEND = Backend(

