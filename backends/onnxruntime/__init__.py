@@ -4,13 +4,14 @@ Verified on onnxruntime 1.31.1 and 1.32, x86-64 with AVX512-VNNI: which operator
 of the table (nanoseconds per output element on one thread, with the layouts that nets have them in). onnxruntime makes
 a QLinearConv only where the quantizer follows the Conv directly; uint8 activations let Relu and Clip vanish into the
 zero point. A ConvTranspose has no integer kernel, and is written as a Conv of all phases of its stride, whose channels
-are put side by side, as those of a DepthToSpace behind a Conv are. Recurrent layers have none for static quantization:
-their weights are stored as integers only (an LSTM has one for ranges taken at each run: ``--algorithm dynamic``). A
-SiLU between integer convolutions runs as QLinearSigmoid and QLinearMul. A GELU written as a chain of operators would
-fall apart there, since each reader of a tensor has a DequantizeLinear of its own: behind a convolution it is written
-as Gelu, which takes opset 20. Elsewhere it is put in an order that onnxruntime fuses, and a layer normalization behind
-a Transpose becomes LayerNormalization, which takes opset 17. An Add in front of one is written as Sum: onnxruntime's
-kernel for the two together, SkipLayerNormalization, takes eight times as long as they do.
+are put side by side, as those of a DepthToSpace behind a Conv are; a Resize that repeats elements joins rows with
+themselves. Recurrent layers have none for static quantization: their weights are stored as integers only (an LSTM has
+one for ranges taken at each run: ``--algorithm dynamic``). A SiLU between integer convolutions runs as QLinearSigmoid
+and QLinearMul. A GELU written as a chain of operators would fall apart there, since each reader of a tensor has a
+DequantizeLinear of its own: behind a convolution it is written as Gelu, which takes opset 20. Elsewhere it is put in
+an order that onnxruntime fuses, and a layer normalization behind a Transpose becomes LayerNormalization, which takes
+opset 17. An Add in front of one is written as Sum: onnxruntime's kernel for the two together, SkipLayerNormalization,
+takes eight times as long as they do.
 
 Two things make convolutions slow in integers: small groups of channels, and channels left over of blocks, of 16 in
 depthwise convolutions and of 4 in others. Several groups are put together, with weights of zero where they cross, until

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost, transposed_cost
 from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
+from onnxq.backends.onnxruntime.resizes import repeats
 from onnxq.backends.onnxruntime.shuffles import conv_before
 from onnxq.graph.values import only_reader
 from onnxq.op_rule import Cost
@@ -81,6 +82,15 @@ def shuffle_cost(
 ) -> tuple[float, float]:
     """What a convolution in front makes is put side by side otherwise in integers, see :mod:`.side_by_side`."""
     return alone[0], behind_conv if conv_before(node) is not None else alone[1]
+
+
+def resize_cost(
+    node: ir.Node, _: float, *, as_float: float = 0.055, repeating: float = 0.11, other: float = 0.57
+) -> tuple[float, float]:
+    """Between integer layers the channels come last, where its kernel is ten times as slow as with planes; one that
+    repeats elements is written otherwise, see :mod:`.resizes`.
+    """
+    return as_float, repeating if repeats(node) is not None else other
 
 
 def mean_cost(
@@ -216,8 +226,7 @@ COSTS: Mapping[str, tuple[float, float] | Cost] = {
     "Sigmoid": _streamed(partial(sigmoid_cost, of_silu=(0.07, 0.235), alone=(0.21, 0.245)), fused=_of_silu),
     "Softmax": _streamed((0.355, 2.15)),
     "MaxPool": _streamed(partial(pool_cost, as_float=(0.18, 0.0045), as_integer=(0.12, 0.0095))),
-    # Between integer layers the channels come last, where its kernel is ten times as slow as with planes.
-    "Resize": _streamed((0.055, 0.57)),
+    "Resize": _streamed(resize_cost),
     **dict.fromkeys(MOVED, _streamed((0.115, 0.04))),
     **dict.fromkeys(SHUFFLED, _streamed(shuffle_cost)),
     **dict.fromkeys(VIEWS, (0.01, 0.01)),
@@ -238,7 +247,7 @@ WITHOUT_VNNI: Mapping[str, tuple[float, float] | Cost] = {
     "Sigmoid": partial(sigmoid_cost, of_silu=(0.6, 1.3), alone=(1.5, 1.05)),
     "Softmax": (2.4, 9.6),
     "MaxPool": (1.0, 0.5),
-    "Resize": (0.86, 10.0),
+    "Resize": partial(resize_cost, as_float=0.86, repeating=0.5, other=10.0),
     **dict.fromkeys(MOVED, (0.9, 0.27)),
     **dict.fromkeys(SHUFFLED, partial(shuffle_cost, alone=(5.0, 3.2), behind_conv=0.7)),
     **dict.fromkeys(VIEWS, (0.05, 0.05)),

@@ -16,6 +16,7 @@ from onnxq.backends.onnxruntime.groups import join_groups
 from onnxq.backends.onnxruntime.limits import certain, keep_float, keep_from_empty, keep_layers, keep_layout, keep_pools
 from onnxq.backends.onnxruntime.phases import write_phases
 from onnxq.backends.onnxruntime.processors import VNNI, Products
+from onnxq.backends.onnxruntime.resizes import write_resizes
 from onnxq.backends.onnxruntime.shuffles import write_shuffles
 from onnxq.backends.onnxruntime.weights import (
     has_float_data,
@@ -248,8 +249,9 @@ def finish(model: ir.Model, plan: Plan, products: Products = VNNI) -> None:
     """
     certain(model)
     write_phases(model, plan)
-    write_shuffles(model, plan)
     fill_up_channels(model)
+    write_shuffles(model, plan)
+    write_resizes(model, plan)
     join_groups(model, plan, products)
     _write_slopes(model)
     unpack_at_load(model, plan)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import AnyArray, set_constant
 
-__all__ = ["Writer", "put_side_by_side", "sizes_of"]
+__all__ = ["Writer", "put_side_by_side", "requantize", "size_of", "sizes_of"]
 
 _RANK = 4
 Size = int | None
@@ -77,29 +77,46 @@ def put_side_by_side(writer: Writer, value: ir.Value, step: int, quantizer: ir.N
     Returns:
         What they are, (N, M, step * H, step * W), on the grid.
     """
-    sizes, floats, domain, numbers = sizes_of(value), value.type, quantizer.domain, quantizer.inputs[1:]
-    batch, channels, height, width = sizes
+    (batch, channels, height, width), floats = sizes_of(value), value.type
     assert channels is not None
     deep, data = channels // step**2, value
-    value = writer.put("QuantizeLinear", [value, *numbers], sizes, quantizer.outputs[0].type, domain=domain)
-    value = writer.put("DequantizeLinear", [value, *numbers], sizes, floats, domain=domain)
+    value = requantize(writer, value, quantizer)
     value = writer.put("Transpose", [value], (batch, height, width, channels), floats, perm=(0, 2, 3, 1))
     apart = writer.constant("phases", [0, 0, 0, step, step * deep])
     value = writer.put("Reshape", [value, apart], (batch, height, width, step, step * deep), floats)
     value = writer.put("Transpose", [value], (batch, height, step, width, step * deep), floats, perm=(0, 1, 3, 2, 4))
     rows, columns = height and height * step, width and width * step
-    size = _size(writer, data, (rows, columns), step, deep)
+    size = size_of(writer, data, (rows, columns), (step, step), deep)
     value = writer.put("Reshape", [value, size], (batch, rows, columns, deep), floats)
     return writer.put("Transpose", [value], (batch, deep, rows, columns), floats, perm=(0, 3, 1, 2))
 
 
-def _size(writer: Writer, data: ir.Value, whole: tuple[Size, Size], step: int, deep: int) -> ir.Value:
-    """That of all phases side by side, with channels last; 0 and -1 stand for what a Reshape can tell."""
-    if whole.count(None) < len(whole):
-        return writer.constant("size", [0, *(-1 if size is None else size for size in whole), deep])
+def requantize(writer: Writer, value: ir.Value, quantizer: ir.Node) -> ir.Value:
+    """Floats on the grid of a quantizer, of which onnxruntime makes integers of what stands around."""
+    sizes: tuple[object, ...] = tuple(value.shape) if value.shape is not None else ()
+    domain, numbers = quantizer.domain, quantizer.inputs[1:]
+    codes = writer.put("QuantizeLinear", [value, *numbers], sizes, quantizer.outputs[0].type, domain=domain)
+    return writer.put("DequantizeLinear", [codes, *numbers], sizes, value.type, domain=domain)
+
+
+def size_of(
+    writer: Writer, data: ir.Value, whole: tuple[Size, Size], times: tuple[int, int], channels: Size
+) -> ir.Value:
+    """The size (N, H, W, M) of what has so many times the rows and columns of (N, C, H, W), for a Reshape to it.
+
+    Args:
+        writer: puts nodes where both are free.
+        data: of the former size.
+        whole: rows and columns, as far as they are known.
+        times: how many times as many.
+        channels: M.
+    """
+    known = [-1 if size is None else size for size in (*whole, channels)]
+    if known.count(-1) < 2:
+        return writer.constant("size", [0, *known])
     ends = [writer.constant(name, [number]) for name, number in (("start", 2), ("end", 4))]
     integers = ir.TensorType(ir.DataType.INT64)
     size = writer.put("Slice", [writer.put("Shape", [data], (4,), integers), *ends], (2,), integers)
-    size = writer.put("Mul", [size, writer.constant("step", [step])], (2,), integers)
-    parts = [writer.constant("batch", [0]), size, writer.constant("channels", [deep])]
+    size = writer.put("Mul", [size, writer.constant("times", list(times))], (2,), integers)
+    parts = [writer.constant("batch", [0]), size, writer.constant("channels", known[2:])]
     return writer.put("Concat", parts, (4,), integers, axis=0)
