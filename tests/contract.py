@@ -40,6 +40,7 @@ GIVEN = 10.0 if products_overflow() else 25.0
 itself as it does between quantizers: some processors cut off sums of products with them."""
 """Quantizes whatever can be quantized, however little a tiny model gains from it."""
 
+_PLACING = ("Concat", "Mul", "Reshape", "Shape", "Slice", "Transpose")
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "FakeQuantize")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
@@ -259,6 +260,7 @@ def _assert_reasons(result: onnx.ModelProto, quantized: Quantized, *, dequantize
     types = _types(result)
     made_by = {name: node.op_type for graph in _graphs(result.graph) for node in graph.node for name in node.output}
     seen = set()
+    placed = [n for n, op in plan.quantized.items() if op in ("ConvTranspose", "DepthToSpace", "Resize")]
     stored = [tensor for graph in _graphs(result.graph) for tensor in graph.initializer]
     constants = {tensor.name for tensor in stored}
     zeros = {tensor.name for tensor in stored if tensor.data_type == TensorProto.INT64 and not any(_numbers(tensor))}
@@ -275,7 +277,7 @@ def _assert_reasons(result: onnx.ModelProto, quantized: Quantized, *, dequantize
                 continue  # to the shape that it has: it computes nothing
             if node.op_type == "Sum" and len(node.input) == 1:
                 continue  # nor does this
-            if node.op_type in ("Reshape", "Transpose") and any(node.name.startswith(f"{n}_") for n in plan.quantized):
+            if node.op_type in _PLACING and any(node.name.startswith(f"{n}_{node.op_type}") for n in placed):
                 continue  # puts side by side what that one makes, on its grid
             known = node.name in plan.quantized or node.name in plan.absorbed
             known = known or node.name.rpartition("_")[0] in reasons  # a part of that node, written as several

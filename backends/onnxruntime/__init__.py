@@ -40,7 +40,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime.costs import COSTS, MOVED, SHUFFLED, VIEWS, spill_of_conversions, without_vnni
 from onnxq.backends.onnxruntime.limits import adjust, several
-from onnxq.backends.onnxruntime.phases import in_phases
+from onnxq.backends.onnxruntime.phases import WHY_STORED, in_phases
 from onnxq.backends.onnxruntime.processors import NO_VNNI
 from onnxq.backends.onnxruntime.rewrites import finish
 from onnxq.graph.note import Note
@@ -214,7 +214,7 @@ BACKEND = Backend(
     | {f"com.microsoft::{op}" for op in ("EmbedLayerNormalization", "MultiHeadAttention", "RotaryEmbedding")},
     runtime_operators=True,
     stores_weights=True,
-    stored_because={"LSTM": _LSTM},
+    stored_because={"LSTM": _LSTM, "ConvTranspose": WHY_STORED},
     runtime="onnxruntime",
     rewrite=_rewrite,
     rewrite_opset=_rewrite_opset,

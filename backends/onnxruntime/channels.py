@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Container, MutableMapping
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime.kernels import BLOCK, FOURS, STORED, quantizer_behind
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant
+from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant, static_shape
 
 __all__ = ["fill_up_channels", "filled_up"]
 
-_BLOCK = 16
-"""Channels of which depthwise kernels in integers take several: others take up to three times as long."""
-_FOURS = 4
-"""Those of which other convolutions do."""
 _MOST = (4, 3)
 """At most so many channels for so many."""
 
-_STORED = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32)
+_STORED = (*STORED, ir.DataType.INT32)
 """Integers of weights and biases."""
 _OF_ONE = frozenset(
     {
@@ -37,6 +36,10 @@ _RESIZED = 3
 _OF_SEVERAL = frozenset({"Add", "Max", "Min", "Mul", "Sub", "Sum"})
 
 
+_KNOWN: MutableMapping[ir.Graph, tuple[int, dict[ir.Value, int | None]]] = WeakKeyDictionary()
+"""Graph → how many nodes it had, and what was found then, for costs alone: they are asked of each node again."""
+
+
 @dataclass
 class _Tied:
     """Tensors that have their channels from the same convolutions, and give them to convolutions alone.
@@ -47,6 +50,7 @@ class _Tied:
         makers: convolutions of one group whose output is one of them.
         readers: those that read one.
         depthwise: convolutions that compute each channel by itself.
+        closed: whether these are all, and channels may be added.
     """
 
     channels: int
@@ -54,29 +58,40 @@ class _Tied:
     makers: dict[ir.Node, None] = field(default_factory=dict)
     readers: dict[ir.Node, None] = field(default_factory=dict)
     depthwise: dict[ir.Node, None] = field(default_factory=dict)
+    closed: bool = False
 
     def filled(self, integer: Callable[[ir.Node], bool]) -> int:
-        """Channels with those of zeros: as many as there are where integer kernels take these well, or too many are
-        missing.
+        """Channels with those of zeros: as many as there are where integer kernels take these well, too many are
+        missing, or other neighbours would be multiplied in pairs, see :mod:`onnxq.calibration.reduced`.
 
         Args:
             integer: whether a convolution has an integer kernel.
         """
-        of = _BLOCK if any(map(integer, self.depthwise)) else 1
+        of = BLOCK if any(map(integer, self.depthwise)) else 1
         if of == 1 and any(map(integer, (*self.makers, *self.readers))):
-            of = _FOURS
+            of = FOURS
+        if self.channels % 2 and any(map(_has_several_taps, self.readers)):
+            return self.channels
         filled = -(-self.channels // of) * of
         return filled if filled * _MOST[1] <= self.channels * _MOST[0] else self.channels
 
 
 def filled_up(value: ir.Value | None) -> int | None:
     """How many channels a tensor between integer convolutions will have; None where they stay as many as they are."""
-    channels = _channels(value)
-    if value is None or channels is None or channels % _BLOCK == 0:
+    channels, maker = _channels(value), value.producer() if value is not None else None
+    if value is None or maker is None or not isinstance(maker.graph, ir.Graph):
         return None
-    tied = _tied(value, channels)
-    filled = tied.filled(lambda conv: True) if tied is not None else channels
-    return filled if filled > channels else None
+    if channels is None or channels % BLOCK == 0:
+        return None
+    count, known = _KNOWN.get(maker.graph, (0, {}))
+    if count != len(maker.graph):
+        known = {}
+        _KNOWN[maker.graph] = len(maker.graph), known
+    if value not in known:
+        tied = _tied(value, channels, {v for v, filled in known.items() if filled is None})
+        filled = tied.filled(lambda conv: True) if tied.closed else channels
+        known.update(dict.fromkeys(tied.values, filled if filled > channels else None))
+    return known[value]
 
 
 def fill_up_channels(model: ir.Model) -> None:
@@ -89,17 +104,18 @@ def fill_up_channels(model: ir.Model) -> None:
         model: a rendered QDQ model, changed in place.
     """
     namer = Namer(model)
-    seen: set[ir.Value] = set()
+    seen, refused = set[ir.Value](), set[ir.Value]()
     for node in list(all_nodes(model)):
         made = node.outputs[0] if _is_conv(node) else None
         channels = _channels(made)
-        if made is None or made in seen or channels is None or channels % _BLOCK == 0:
+        if made is None or made in seen or channels is None or channels % BLOCK == 0:
             continue
-        tied = _tied(made, channels)
-        if tied is None:
-            continue
+        tied = _tied(made, channels, refused)
         seen.update(tied.values)
-        filled = tied.filled(_is_integer)
+        if not tied.closed:
+            refused.update(tied.values)
+            continue
+        filled = tied.filled(lambda conv: quantizer_behind(conv) is not None)
         if filled > channels:
             _fill(tied, filled, namer)
 
@@ -110,26 +126,29 @@ def _channels(value: ir.Value | None) -> int | None:
     return channels if isinstance(channels, int) else None
 
 
-def _tied(start: ir.Value, channels: int) -> _Tied | None:
-    """All that has its channels from where a tensor has; None where they cannot be more."""
-    tied = _Tied(channels)
+def _tied(start: ir.Value, channels: int, refused: Container[ir.Value]) -> _Tied:
+    """All that has its channels from where a tensor has, or a part of it where they cannot be more.
+
+    Args:
+        start: the tensor.
+        channels: how many it has.
+        refused: tensors whose channels are known to be unable to.
+    """
+    tied = _Tied(channels, {start: None})
     waiting = [start]
     while waiting:
         value = waiting.pop()
-        if value in tied.values:
-            continue
         maker = value.producer()
-        if maker is None or _channels(value) != channels or value.is_graph_output():
-            return None
-        tied.values[value] = None
+        if maker is None or value in refused or _channels(value) != channels or value.is_graph_output():
+            return tied
         for node, index in [(maker, None), *((use.node, use.idx) for use in value.uses())]:
-            if node.graph is not maker.graph:
-                return None
-            others = _follow(tied, node, index)
+            others = _follow(tied, node, index) if node.graph is maker.graph else None
             if others is None:
-                return None
-            waiting += others
-    return tied if tied.makers else None
+                return tied
+            waiting += [other for other in others if other not in tied.values]
+            tied.values.update(dict.fromkeys(others))
+    tied.closed = bool(tied.makers)
+    return tied
 
 
 def _follow(tied: _Tied, node: ir.Node, index: int | None) -> list[ir.Value] | None:
@@ -185,9 +204,9 @@ def _can_be_longer(value: ir.Value) -> bool:
     return whole and all(read is None or is_constant(read) for read in unpack.inputs)
 
 
-def _is_integer(conv: ir.Node) -> bool:
-    unpack = conv.inputs[1].producer() if conv.inputs[1] is not None else None
-    return unpack is not None and unpack.op_type == "DequantizeLinear"
+def _has_several_taps(conv: ir.Node) -> bool:
+    shape = static_shape(conv.inputs[1])
+    return shape is None or math.prod(shape[2:]) > 1
 
 
 def _fill(tied: _Tied, filled: int, namer: Namer) -> None:
@@ -234,7 +253,7 @@ def _add(node: ir.Node, index: int, axis: int, count: int, number: AnyArray | in
     more = np.empty((*array.shape[:axis], count, *array.shape[axis + 1 :]), array.dtype)
     more[...] = np.reshape(number, (-1, *(1,) * (array.ndim - 1)))
     longer = np.concatenate([array, more], axis=axis)
-    if len(value.uses()) == 1 and isinstance(value.graph, ir.Graph):
+    if len(value.uses()) == 1 and isinstance(value.graph, ir.Graph) and not value.is_graph_output():
         value.const_value = ir.tensor(longer, name=value.name)
         value.shape = ir.Shape(longer.shape)
     else:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.channels import filled_up
+from onnxq.backends.onnxruntime.kernels import BLOCK, FOURS
 from onnxq.backends.onnxruntime.phases import phases_of
 from onnxq.backends.onnxruntime.processors import NEAR, VNNI, Depthwise, Linear, Products
 from onnxq.graph.windows import share_inside, share_whole
@@ -23,10 +24,6 @@ __all__ = ["UNKNOWN", "conv_cost", "groups_together", "transposed_cost"]
 UNKNOWN = 16
 """Stands for a size that is not known."""
 
-_BLOCK = 16
-"""Channels that a float kernel computes at once."""
-_FOURS = 4
-"""Channels of which the kernels that follow pointers take several."""
 _SQUARES = ((3, 3), (5, 5), (7, 7))
 """Depthwise kernels that are faster in float than others."""
 
@@ -103,8 +100,8 @@ class _Kernel(NamedTuple):
     def in_blocks(self) -> bool:
         """Whether its float kernel computes blocks of channels, in and out."""
         if self.group == 1:
-            return self.planes and self.inputs % _FOURS == 0
-        return self.planes and self.inputs % _BLOCK == self.outputs % _BLOCK == 0
+            return self.planes and self.inputs % FOURS == 0
+        return self.planes and self.inputs % BLOCK == self.outputs % BLOCK == 0
 
     @property
     def doubles(self) -> bool:
@@ -114,7 +111,7 @@ class _Kernel(NamedTuple):
     @property
     def follows_pointers(self) -> bool:
         """Whether its integer kernel follows a pointer for each tap."""
-        return self.group == 1 and self.inputs % _FOURS == 0 and self.outputs % _FOURS == 0 and self.outputs >= _BLOCK
+        return self.group == 1 and self.inputs % FOURS == 0 and self.outputs % FOURS == 0 and self.outputs >= BLOCK
 
     @property
     def pieces(self) -> int:
@@ -140,7 +137,7 @@ class _Kernel(NamedTuple):
         """
         terms = self.terms if terms is None else terms
         padded = _up(self.outputs)
-        took = cost.padded * terms * padded * share * (cost.alone if padded == _BLOCK else 1.0)
+        took = cost.padded * terms * padded * share * (cost.alone if padded == BLOCK else 1.0)
         copied = cost.term + cost.apart * (self.steps > 1) + cost.row / self.row
         took += (cost.mac * self.outputs + copied) * terms
         took += cost.output * self.outputs + cost.fixed
@@ -148,7 +145,7 @@ class _Kernel(NamedTuple):
 
 
 def _up(channels: int) -> int:
-    return -(-channels // _BLOCK) * _BLOCK
+    return -(-channels // BLOCK) * BLOCK
 
 
 def conv_cost(node: ir.Node, elements: float, products: Products = VNNI) -> tuple[float, float]:
@@ -229,7 +226,7 @@ def _float(kernel: _Kernel, node: ir.Node, products: Products) -> float:
     if kernel.volumes:
         return kernel.takes(products.copies_volumes[kernel.several])
     share = min(1.0, 2 * share_inside(node)) if kernel.planes and kernel.several else 1.0
-    if kernel.group == 1 and kernel.inputs < _BLOCK:
+    if kernel.group == 1 and kernel.inputs < BLOCK:
         took = kernel.takes((products.few if kernel.planes else products.few_lines)[kernel.several], share=share)
         enters = kernel.planes and node.inputs[0] is not None and node.inputs[0].producer() is None
         return took + products.entry * kernel.inputs * kernel.steps * enters
@@ -266,14 +263,14 @@ def _depthwise(kernel: _Kernel, whole: float, products: Products) -> tuple[float
         each += cost.read * kernel.steps
         return cost.fixed + cost.tap * taps + each * channels
 
-    left_over = next(index for index, of in enumerate((_BLOCK, _BLOCK // 2, _FOURS, 1)) if channels % of == 0)
-    as_integer = takes(products.integer[left_over], channels) + products.left * taps * (channels % (_BLOCK // 2))
+    left_over = next(index for index, of in enumerate((BLOCK, BLOCK // 2, FOURS, 1)) if channels % of == 0)
+    as_integer = takes(products.integer[left_over], channels) + products.left * taps * (channels % (BLOCK // 2))
     if not kernel.planes and not kernel.volumes:
         return takes(products.lines, channels), as_integer
     as_integer += products.plane
     if kernel.volumes:
         return takes(products.volumes, channels), as_integer + products.volume_tap * taps
-    if channels % _FOURS:
+    if channels % FOURS:
         return takes(products.planes_odd, channels, whole), as_integer
     compiled = kernel.dims in _SQUARES
     return takes(products.squares if compiled else products.planes, _up(channels), whole), as_integer

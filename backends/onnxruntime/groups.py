@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN, groups_together
+from onnxq.backends.onnxruntime.kernels import quantizer_behind
 from onnxq.backends.onnxruntime.processors import Products
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import AnyArray, constant_array, only_reader
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan
 
 __all__ = ["join_groups"]
-
-_PASSED = ("Clip", "Relu")
-"""What onnxruntime takes into an integer convolution."""
-_INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def join_groups(model: ir.Model, plan: Plan, products: Products) -> None:
@@ -47,17 +44,9 @@ def join_groups(model: ir.Model, plan: Plan, products: Products) -> None:
 
 def _unpacked(conv: ir.Node) -> ir.Node | None:
     """The DequantizeLinear of the weights, which nothing else reads, of a convolution that becomes an integer one."""
-    sources = [value.producer() if value is not None else None for value in conv.inputs[:2]]
-    if any(source is None or source.op_type != "DequantizeLinear" for source in sources):
-        return None
-    reader = only_reader(conv.outputs[0])
-    if reader is not None and reader.op_type in _PASSED:
-        reader = only_reader(reader.outputs[0])
-    unpack = sources[1]
-    if reader is None or reader.op_type != "QuantizeLinear" or unpack is None:
-        return None
-    stored = unpack.inputs[0]
-    if stored is None or stored.dtype not in _INTEGERS or constant_array(stored) is None:
+    unpack = conv.inputs[1].producer() if conv.inputs[1] is not None and quantizer_behind(conv) is not None else None
+    stored = unpack.inputs[0] if unpack is not None else None
+    if unpack is None or stored is None or constant_array(stored) is None:
         return None
     alone = len(stored.uses()) == 1 and only_reader(unpack.outputs[0]) is conv and not stored.is_graph_output()
     scale = constant_array(unpack.inputs[1])

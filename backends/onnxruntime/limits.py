@@ -83,6 +83,7 @@ def keep_layers(model: ir.Model, plan: Plan) -> None:
 
     onnxruntime 1.32 rounds the constant weights of a Conv, ConvTranspose or Gemm that stands between a DequantizeLinear
     and a QuantizeLinear, a Relu counted in, to 8 bits with one scale for all, and computes it in integers where it can.
+    A ConvTranspose that is planned to be quantized, but was not written as a Conv, is one of these.
     """
     names = ("Conv", "ConvTranspose", "Gemm")
     layers = [n for n in all_nodes(model) if n.op_type in names and not n.domain]

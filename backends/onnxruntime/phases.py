@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime.kernels import quantizer_behind
 from onnxq.backends.onnxruntime.side_by_side import Writer, put_side_by_side, sizes_of
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, only_reader, remove_nodes, static_shape
+from onnxq.graph.values import AnyArray, constant_array, is_constant, only_reader, remove_nodes, static_shape
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
 
-__all__ = ["Phases", "in_phases", "phases_of", "write_phases"]
+__all__ = ["WHY_STORED", "Phases", "in_phases", "phases_of", "write_phases"]
 
 _PLANES = 2
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
-_STORED = (*_BYTES, ir.DataType.INT4, ir.DataType.UINT4)
-"""Integers of weights; those of 4 bits are unpacked to bytes when onnxruntime loads the model."""
-_ABSORBED = ("Clip", "Relu")
+WHY_STORED = (
+    "in integers only as a Conv: of planes and one group, of an even number of channels or with one tap to each "
+    "element, with a stride of 2 or more and as many elements for each"
+)
 
 
 class Phases(NamedTuple):
@@ -50,7 +51,13 @@ class Phases(NamedTuple):
 
 def in_phases(node: ir.Node) -> str | None:
     """A ConvTranspose of planes, of one group, that makes s x s elements of each, s being its stride."""
-    return None if phases_of(node) is not None else "onnxruntime has no integer kernel of it, nor of a Conv that it is"
+    return None if phases_of(node) is not None and _may_be_known(node) else WHY_STORED
+
+
+def _may_be_known(node: ir.Node) -> bool:
+    """Whether the bias of a ConvTranspose is no result of the model's, nor its caller's."""
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return bias is None or is_constant(bias)
 
 
 def phases_of(node: ir.Node) -> Phases | None:
@@ -93,33 +100,24 @@ def write_phases(model: ir.Model, plan: Plan) -> None:
     for node in list(all_nodes(model)):
         if node.op_type != "ConvTranspose" or node.domain != "" or node.name not in plan.quantized:
             continue
-        phases, quantizer = phases_of(node), _quantizer_behind(node)
-        unpacks = [value.producer() if value is not None else None for value in node.inputs]
-        if phases is not None and quantizer is not None and _is_stored(unpacks[1]) and _is_quantized(unpacks[0]):
+        phases, quantizer = phases_of(node), quantizer_behind(node)
+        if phases is not None and quantizer is not None and _has_constants(node):
             _Writing(node, phases, quantizer, namer).write()
 
 
-def _quantizer_behind(node: ir.Node) -> ir.Node | None:
-    reader = only_reader(node.outputs[0])
-    if reader is not None and reader.op_type in _ABSORBED:
-        reader = only_reader(reader.outputs[0])
-    if reader is None or reader.op_type != "QuantizeLinear" or reader.graph is not node.graph:
-        return None
-    return reader if reader.outputs[0].dtype in _BYTES else None
-
-
-def _is_stored(unpack: ir.Node | None) -> bool:
-    """Whether weights have one scale, or one for each channel out."""
-    if unpack is None or unpack.op_type != "DequantizeLinear" or "block_size" in unpack.attributes:
+def _has_constants(node: ir.Node) -> bool:
+    """Whether the weights of a ConvTranspose have one scale, or one for each channel out, and are constant, as its bias
+    is.
+    """
+    unpack = node.inputs[1].producer() if node.inputs[1] is not None else None
+    scale = constant_array(unpack.inputs[1]) if unpack is not None else None
+    if unpack is None or scale is None or constant_array(unpack.inputs[0]) is None:
         return False
-    stored, scale = unpack.inputs[0], constant_array(unpack.inputs[1])
-    if stored is None or stored.dtype not in _STORED or constant_array(stored) is None or scale is None:
-        return False
-    return scale.size == 1 or unpack.attributes.get_int("axis", 1) == 1
-
-
-def _is_quantized(maker: ir.Node | None) -> bool:
-    return maker is not None and maker.op_type == "DequantizeLinear" and maker.inputs[0] is not None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    maker = bias.producer() if bias is not None else None
+    given = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else bias
+    by_channel = scale.size == 1 or unpack.attributes.get_int("axis", 1) == 1
+    return by_channel and (given is None or constant_array(given) is not None)
 
 
 class _Writing:
@@ -199,9 +197,10 @@ class _Writing:
             for name, number in zip(("scale", "zero_point"), tiled, strict=False)
             if number is not None
         ]
-        axis = {"axis": 0} if tiled[0] is not None and tiled[0].size > 1 else {}
-        floats = unpack.outputs[0].type
-        return self._writer.put("DequantizeLinear", inputs, array.shape, floats, domain=unpack.domain, **axis)
+        floats, domain = unpack.outputs[0].type, unpack.domain
+        if tiled[0] is None or tiled[0].size == 1:
+            return self._writer.put("DequantizeLinear", inputs, array.shape, floats, domain=domain)
+        return self._writer.put("DequantizeLinear", inputs, array.shape, floats, domain=domain, axis=0)
 
     def _unpack(self, index: int) -> ir.Node:
         value = self._node.inputs[index]

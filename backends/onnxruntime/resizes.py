@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backends.onnxruntime.side_by_side import Writer, requantize, size_of, sizes_of
+from onnxq.backends.onnxruntime.side_by_side import Writer, is_alike, requantize, size_of, sizes_of
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, only_reader, remove_nodes
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["repeats", "write_resizes"]
 
 _INPUTS, _RANK = 3, 4
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _Rounded = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 _ROUND: dict[str, _Rounded] = {
     "floor": np.floor,
@@ -71,23 +70,9 @@ def write_resizes(model: ir.Model, plan: Plan) -> None:
     namer = Namer(model)
     for node in list(all_nodes(model)):
         times = repeats(node) if node.name in plan.quantized else None
-        before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
         behind = only_reader(node.outputs[0])
-        if times is None or before is None or behind is None or behind.graph is not node.graph:
-            continue
-        if _alike(before, behind) and behind.outputs[0].dtype in _BYTES:
+        if times is not None and behind is not None and behind.graph is node.graph and is_alike(node, behind):
             _write(node, behind, times, namer)
-
-
-def _alike(unpack: ir.Node, quantizer: ir.Node) -> bool:
-    """Whether a tensor is quantized again with the numbers that it was unpacked with."""
-    if (unpack.op_type, quantizer.op_type) != ("DequantizeLinear", "QuantizeLinear"):
-        return False
-    if len(unpack.inputs) != len(quantizer.inputs) or unpack.inputs[0] is None:
-        return False
-    pairs = zip(unpack.inputs[1:], quantizer.inputs[1:], strict=True)
-    arrays = [(constant_array(a), constant_array(b)) for a, b in pairs]
-    return all(a is not None and b is not None and a.size == 1 and np.array_equal(a, b) for a, b in arrays)
 
 
 def _write(node: ir.Node, quantizer: ir.Node, times: tuple[int, int], namer: Namer) -> None:
@@ -97,9 +82,11 @@ def _write(node: ir.Node, quantizer: ir.Node, times: tuple[int, int], namer: Nam
     (down, across), floats, name = times, data.type, str(made.name)
     writer = Writer(quantizer, str(node.name), name, namer)
     value = writer.put("Transpose", [data], (batch, height, width, channels), floats, perm=(0, 2, 3, 1))
+    writer.name(value, node.name)
     value = writer.put("Concat", [value] * across, (batch, height, width, None), floats, axis=3)
     value = requantize(writer, value, quantizer)
-    value = writer.put("Reshape", [value, writer.constant("row", [0, 0, -1])], (batch, height, None), floats)
+    row = -1 if width is None or channels is None else width * across * channels
+    value = writer.put("Reshape", [value, writer.constant("row", [0, 0, row])], (batch, height, None), floats)
     value = writer.put("Concat", [value] * down, (batch, height, None), floats, axis=2)
     value = requantize(writer, value, quantizer)
     rows, columns = height and height * down, width and width * across

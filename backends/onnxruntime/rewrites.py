@@ -239,20 +239,22 @@ def _dequantizer_before(node: ir.Node) -> ir.Node | None:
     return current if scale is not None and scale.ndim == 0 else None
 
 
-def finish(model: ir.Model, plan: Plan, products: Products = VNNI) -> None:
+def finish(model: ir.Model, plan: Plan, products: Products | None = VNNI) -> None:
     """All rewritings, in place.
 
     Args:
         model: a rendered QDQ model.
         plan: where it is quantized.
-        products: what kernels take on the processor that is meant.
+        products: what kernels take on the processor that is meant; None where the model is to stay as it is but for
+            what would fail or be wrong.
     """
     certain(model)
-    write_phases(model, plan)
-    fill_up_channels(model)
-    write_shuffles(model, plan)
-    write_resizes(model, plan)
-    join_groups(model, plan, products)
+    if products is not None:
+        write_phases(model, plan)
+        fill_up_channels(model)
+        write_shuffles(model, plan)
+        write_resizes(model, plan)
+        join_groups(model, plan, products)
     _write_slopes(model)
     unpack_at_load(model, plan)
     _keep_apart(model)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.side_by_side import Writer, put_side_by_side
+from onnxq.backends.onnxruntime.kernels import quantizer_behind
+from onnxq.backends.onnxruntime.side_by_side import Writer, is_alike, put_side_by_side
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import AnyArray, constant_array, only_reader, remove_nodes, set_constant, static_shape
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["conv_before", "write_shuffles"]
 
 _ABSORBED = ("Clip", "Relu")
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def conv_before(node: ir.Node) -> ir.Node | None:
@@ -33,6 +33,9 @@ def conv_before(node: ir.Node) -> ir.Node | None:
     while maker is not None and maker.op_type in ("DequantizeLinear", "QuantizeLinear", *_ABSORBED):
         maker = _alone(maker.inputs[0]) if maker.inputs[0] is not None else None
     if maker is None or maker.op_type != "Conv" or maker.domain != "" or maker.graph is not node.graph:
+        return None
+    ordered = node.attributes.get_string("mode", "DCR") == "DCR"
+    if not ordered and maker.attributes.get_int("group", 1) != 1:
         return None
     return maker if all(_numbers(value) is not None for value in maker.inputs[1:] if value is not None) else None
 
@@ -67,7 +70,7 @@ def write_shuffles(model: ir.Model, plan: Plan) -> None:
         quantizer = reader if reader is not None and reader.op_type == "QuantizeLinear" else None
         if conv is None or conv.name not in plan.quantized or quantizer is None or quantizer.graph is not node.graph:
             continue
-        if quantizer.outputs[0].dtype in _BYTES:
+        if quantizer_behind(conv) is not None and is_alike(node, quantizer):
             _write(node, conv, quantizer, namer)
 
 
@@ -87,7 +90,7 @@ def _write(node: ir.Node, conv: ir.Node, quantizer: ir.Node, namer: Namer) -> No
         for tensor in {conv.outputs[0], value}:
             tensor.name = namer.fresh(f"{tensor.name}_phases")
     name = str(made.name)
-    placed = put_side_by_side(Writer(quantizer, str(node.name), name, namer), value, step, quantizer)
+    placed = put_side_by_side(Writer(quantizer, str(node.name), name, namer), value, step, quantizer, node.name)
     quantizer.replace_input_with(0, placed)
     remove_nodes(between)
     made.name, placed.name = None, name

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime.kernels import BYTES
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import AnyArray, set_constant
+from onnxq.graph.values import AnyArray, constant_array, set_constant
 
-__all__ = ["Writer", "put_side_by_side", "requantize", "size_of", "sizes_of"]
+__all__ = ["Writer", "is_alike", "put_side_by_side", "requantize", "size_of", "sizes_of"]
 
 _RANK = 4
 Size = int | None
@@ -38,6 +39,12 @@ class Writer:
         array = numbers if isinstance(numbers, np.ndarray) else np.asarray(numbers, np.int64)
         return set_constant(self._graph, self._namer, f"{self.stem}_{name}", array)
 
+    def name(self, value: ir.Value, name: str | None) -> None:
+        """Give what makes a tensor the name of a node whose place it takes."""
+        maker = value.producer()
+        assert maker is not None
+        maker.name = name
+
     def put(
         self,
         op: str,
@@ -46,10 +53,21 @@ class Writer:
         kind: ir.TypeProtocol | None,
         *,
         domain: str = "",
+        of: str | None = None,
         **attributes: int | tuple[int, ...],
     ) -> ir.Value:
-        """A node's output, of some sizes, those that are no numbers free, and of a type."""
-        made = ir.node(op, inputs, attributes, domain=domain, name=self._namer.node(f"{self._name}_{op}"))
+        """A node's output, of some sizes, those that are no numbers free, and of a type.
+
+        Args:
+            op: operator.
+            inputs: of it.
+            sizes: of the output.
+            kind: its type.
+            domain: of the operator.
+            of: what the node is named after, where that is not the node whose place it takes.
+            attributes: of the operator.
+        """
+        made = ir.node(op, inputs, attributes, domain=domain, name=self._namer.node(f"{of or self._name}_{op}"))
         self._graph.insert_before(self.before, [made])
         value = made.outputs[0]
         value.name, value.type = self._namer.fresh(f"{self.stem}_{op}"), kind
@@ -65,7 +83,9 @@ def sizes_of(value: ir.Value | None) -> tuple[Size, Size, Size, Size]:
     return batch, channels, height, width
 
 
-def put_side_by_side(writer: Writer, value: ir.Value, step: int, quantizer: ir.Node) -> ir.Value:
+def put_side_by_side(
+    writer: Writer, value: ir.Value, step: int, quantizer: ir.Node, name: str | None = None
+) -> ir.Value:
     """Quantize phases and put them side by side.
 
     Args:
@@ -73,6 +93,7 @@ def put_side_by_side(writer: Writer, value: ir.Value, step: int, quantizer: ir.N
         value: floats (N, step * step * M, H, W), the channels of one phase behind those of another.
         step: how many phases there are along each axis.
         quantizer: has the scale and zero point.
+        name: of a node that did so, for the first that takes its place.
 
     Returns:
         What they are, (N, M, step * H, step * W), on the grid.
@@ -82,6 +103,8 @@ def put_side_by_side(writer: Writer, value: ir.Value, step: int, quantizer: ir.N
     deep, data = channels // step**2, value
     value = requantize(writer, value, quantizer)
     value = writer.put("Transpose", [value], (batch, height, width, channels), floats, perm=(0, 2, 3, 1))
+    if name is not None:
+        writer.name(value, name)
     apart = writer.constant("phases", [0, 0, 0, step, step * deep])
     value = writer.put("Reshape", [value, apart], (batch, height, width, step, step * deep), floats)
     value = writer.put("Transpose", [value], (batch, height, step, width, step * deep), floats, perm=(0, 1, 3, 2, 4))
@@ -91,12 +114,25 @@ def put_side_by_side(writer: Writer, value: ir.Value, step: int, quantizer: ir.N
     return writer.put("Transpose", [value], (batch, deep, rows, columns), floats, perm=(0, 3, 1, 2))
 
 
+def is_alike(node: ir.Node, quantizer: ir.Node) -> bool:
+    """Whether a node stands between a DequantizeLinear and a quantizer of bytes with the same scale and zero point."""
+    unpack = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if unpack is None or (unpack.op_type, quantizer.op_type) != ("DequantizeLinear", "QuantizeLinear"):
+        return False
+    if len(unpack.inputs) != len(quantizer.inputs) or quantizer.outputs[0].dtype not in BYTES:
+        return False
+    pairs = zip(unpack.inputs[1:], quantizer.inputs[1:], strict=True)
+    arrays = [(constant_array(a), constant_array(b)) for a, b in pairs]
+    return all(a is not None and b is not None and a.size == 1 and np.array_equal(a, b) for a, b in arrays)
+
+
 def requantize(writer: Writer, value: ir.Value, quantizer: ir.Node) -> ir.Value:
     """Floats on the grid of a quantizer, of which onnxruntime makes integers of what stands around."""
     sizes: tuple[object, ...] = tuple(value.shape) if value.shape is not None else ()
     domain, numbers = quantizer.domain, quantizer.inputs[1:]
-    codes = writer.put("QuantizeLinear", [value, *numbers], sizes, quantizer.outputs[0].type, domain=domain)
-    return writer.put("DequantizeLinear", [codes, *numbers], sizes, value.type, domain=domain)
+    kind, of = quantizer.outputs[0].type, value.name
+    codes = writer.put("QuantizeLinear", [value, *numbers], sizes, kind, domain=domain, of=of)
+    return writer.put("DequantizeLinear", [codes, *numbers], sizes, value.type, domain=domain, of=of)
 
 
 def size_of(
@@ -111,12 +147,13 @@ def size_of(
         times: how many times as many.
         channels: M.
     """
-    known = [-1 if size is None else size for size in (*whole, channels)]
-    if known.count(-1) < 2:
+    known = [size for size in (*whole, channels) if size is not None]
+    if len(known) == len((*whole, channels)):
         return writer.constant("size", [0, *known])
     ends = [writer.constant(name, [number]) for name, number in (("start", 2), ("end", 4))]
     integers = ir.TensorType(ir.DataType.INT64)
     size = writer.put("Slice", [writer.put("Shape", [data], (4,), integers), *ends], (2,), integers)
     size = writer.put("Mul", [size, writer.constant("times", list(times))], (2,), integers)
-    parts = [writer.constant("batch", [0]), size, writer.constant("channels", known[2:])]
+    last = writer.constant("channels", [-1 if channels is None else channels])
+    parts = [writer.constant("batch", [0]), size, last]
     return writer.put("Concat", parts, (4,), integers, axis=0)

@@ -13,10 +13,13 @@ import pytest
 
 import onnxq
 from onnxq import Options
+from onnxq.backends.onnxruntime import channels
 from onnxq.backends.onnxruntime.channels import filled_up
 from onnxq.backends.onnxruntime.convolutions import conv_cost
+from onnxq.calibration.reduced import overflows
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import constant_array
 from onnxq.prepare import Prepared
 from onnxq.render.qdq import render
 from tests.backends.test_onnxruntime_groups import in_integers
@@ -194,3 +197,63 @@ def test_weights_that_were_given_keep_their_zero_points(channels: int) -> None:
     assert groups(filled) == {80}
     for feeds in images(1, 16, 28, 28, samples=2):
         np.testing.assert_array_equal(in_integers(filled, feeds), in_integers(model, feeds))
+
+
+@pytest.mark.parametrize(("channels", "edge", "filled"), [(15, 3, 15), (15, 1, 16), (18, 3, 20)])
+def test_odd_channels_are_not_filled_in_front_of_several_taps(channels: int, edge: int, filled: int) -> None:
+    """Without VNNI neighbours are added in 16 bits, and would be others."""
+    proto = build(
+        f"""(float[1, 16, 12, 14] x) => (float[1, 8, 12, 14] y) {{
+            a = Conv (x, w)
+            r = Relu (a)
+            [read] y = Conv <pads = [{", ".join([str(edge // 2)] * 4)}]> (r, v)
+        }}""",
+        w=normal(channels, 16, 1, 1),
+        v=normal(8, channels, edge, edge, seed=1),
+    )
+    q = onnxq.quantize(proto, images(1, 16, 12, 14), options=replace(ALL, reduce_range=True))
+    (reader,) = [node for node in all_nodes(q.qdq()) if node.name == "read"]
+    unpack = reader.inputs[1].producer() if reader.inputs[1] is not None else None
+    weight = constant_array(unpack.inputs[0]) if unpack is not None else None
+    assert weight is not None and weight.shape[1] == filled
+    assert not overflows(reader, weight.astype(np.float32), np.zeros(1, np.int64))
+
+
+def test_a_weight_that_the_model_gives_keeps_its_shape() -> None:
+    proto = net(THROUGH["depthwise"])
+    proto.graph.node[-1].name = "head"
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("v", 1, [8, 72, 1, 1]))
+    q = onnxq.quantize(proto, images(1, 16, 28, 28), options=replace(ALL, exclude=("head",)))
+    found = run(to_proto(q.qdq()), images(1, 16, 28, 28, samples=1)[0])
+    assert [array.shape for array in found] == [(1, 8, 28, 28), (8, 72, 1, 1)]
+
+
+def test_planning_takes_as_much_longer_as_there_are_more_nodes() -> None:
+    """What has its channels in common is found once, not for each convolution."""
+
+    def steps(blocks: int) -> int:
+        body = "\n".join(
+            f"a{k} = Conv (r{k}, w) \n b{k} = Relu (a{k}) \n c{k} = Conv (b{k}, w) \n r{k + 1} = Add (r{k}, c{k})"
+            for k in range(blocks)
+        )
+        body = f"r0 = Conv (x, w) \n {body} \n y = Conv (r{blocks}, w)"
+        proto = build(
+            f"(float[1, 24, 8, 8] x) => (float[1, 24, 8, 8] y) {{ {body} }}",
+            w=normal(24, 24, 1, 1),
+        )
+        model = Prepared(proto, Options()).model
+        count = 0
+
+        def follow(*given: Any) -> Any:
+            nonlocal count
+            count += 1
+            return found(*given)
+
+        found = channels._follow
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(channels, "_follow", follow)
+            for node in all_nodes(model):
+                channels.filled_up(node.outputs[0])
+        return count
+
+    assert steps(80) < 5 * steps(20)

@@ -98,3 +98,49 @@ def test_models_are_compared_behind_it(tmp_path: Path) -> None:
     found: Any = onnxq.compare(net(), path, data)
     levels = {tensor.tensor: tensor.errors.sqnr for tensor in found.tensors}
     assert levels["s"] > 30 and not {"b", "r"} & levels.keys()
+
+
+@pytest.mark.parametrize("mode", ["CRD", "DCR"])
+@pytest.mark.parametrize("group", [4, 16])
+def test_behind_groups_of_channels(mode: str, group: int) -> None:
+    """Their channels cannot be made in another order."""
+    proto = build(
+        f"""(float[1, 16, 12, 14] x) => (float[1, 8, 24, 28] y) {{
+            a = Conv (x, u)
+            b = Conv <group = {group}> (a, w)
+            s = DepthToSpace <blocksize = 2, mode = "{mode}"> (b)
+            y = Conv (s, v)
+        }}""",
+        u=normal(16, 16, 1, 1),
+        w=normal(16, 16 // group, 1, 1, seed=1),
+        v=normal(8, 4, 1, 1, seed=2),
+    )
+    data = images(1, 16, 12, 14)
+    q = onnxq.quantize(proto, data, options=ALL)
+    made, before = to_proto(q.qdq()), to_proto(render(q))
+    assert ("DepthToSpace" in kinds(made)) is (mode == "CRD")
+    np.testing.assert_array_equal(in_integers(made, data[0]), in_integers(before, data[0]))
+
+
+def test_where_the_grids_differ_it_stays() -> None:
+    pair = "{0}q = QuantizeLinear ({0}, {1}, z) \n {0}d = DequantizeLinear ({0}q, {1}, z)"
+    model = build(
+        f"""(float[1, 16, 12, 14] x) => (float[1, 6, 24, 28] y) {{
+            {pair.format("x", "s")}
+            u = DequantizeLinear (w, t, k)
+            b = Conv (xd, u)
+            {pair.format("b", "s")}
+            e = DepthToSpace <blocksize = 2> (bd)
+            {pair.format("e", "t")}
+            y = Neg (ed)
+        }}""",
+        w=np.random.default_rng(0).integers(-99, 99, (24, 16, 1, 1)).astype(np.int8),
+        s=f32(0.05),
+        t=f32(0.07),
+        z=np.uint8(128),
+        k=np.int8(0),
+    )
+    q = onnxq.deploy(model, backend="onnxruntime")
+    made, before = to_proto(q.qdq()), to_proto(render(q))
+    (feeds,) = images(1, 16, 12, 14, samples=1)
+    np.testing.assert_array_equal(in_integers(made, feeds), in_integers(before, feeds))
