@@ -18,7 +18,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.prepare import Prepared
 from onnxq.render.qdq import render
 from tests.backends.test_onnxruntime import optimized
-from tests.backends.test_onnxruntime_groups import in_integers
+from tests.backends.test_onnxruntime_groups import unchanged
 from tests.graph.helpers import run
 from tests.models import build, images, normal
 
@@ -58,7 +58,7 @@ def kinds(model: onnx.ModelProto) -> set[str]:
 def test_the_numbers_stay(times: tuple[int, int], attributes: str, tmp_path: Path) -> None:
     data = images(1, 16, 12, 14)
     q = onnxq.quantize(net(times, attributes), data, options=ALL)
-    made, before = to_proto(q.qdq()), to_proto(render(q))
+    made, before = unchanged(q, data[:2])
     assert "Resize" in kinds(before) and "Resize" not in kinds(made)
     onnx.checker.check_model(made, full_check=True)
     onnx.save(made, tmp_path / "q.onnx")
@@ -66,7 +66,6 @@ def test_the_numbers_stay(times: tuple[int, int], attributes: str, tmp_path: Pat
     assert found.count("QLinearConv") == 2
     assert found.count("QuantizeLinear") == found.count("DequantizeLinear") == 1, "integers on the way"
     for feeds in data[:2]:
-        np.testing.assert_array_equal(in_integers(made, feeds), in_integers(before, feeds))
         np.testing.assert_allclose(run(made, feeds)[0], run(before, feeds)[0], atol=1e-5)
 
 
@@ -89,11 +88,8 @@ def test_others_do_something_else(times: tuple[float, float], attributes: str) -
 @pytest.mark.parametrize("sizes", ["N, 16, 12, W0", "N, 16, H0, W0"])
 def test_free_sizes(sizes: str) -> None:
     q = onnxq.quantize(net(sizes=sizes), images(1, 16, 12, 14), options=ALL)
-    made, before = to_proto(q.qdq()), to_proto(render(q))
+    made, _ = unchanged(q, [*images(1, 16, 12, 14, samples=1), *images(2, 16, 12, 20, samples=1)])
     assert "Resize" not in kinds(made)
-    for shape in ((1, 16, 12, 14), (2, 16, 12, 20)):
-        (feeds,) = images(*shape, samples=1)
-        np.testing.assert_array_equal(in_integers(made, feeds), in_integers(before, feeds))
 
 
 def test_what_others_read_and_the_model_gives_stays() -> None:
