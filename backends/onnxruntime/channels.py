@@ -36,7 +36,8 @@ _RESIZED = 3
 _OF_SEVERAL = frozenset({"Add", "Max", "Min", "Mul", "Sub", "Sum"})
 
 
-_KNOWN: MutableMapping[ir.Graph, tuple[int, dict[ir.Value, int | None]]] = WeakKeyDictionary()
+_Found = MutableMapping[ir.Value, int | None]
+_KNOWN: MutableMapping[ir.Graph, tuple[int, _Found]] = WeakKeyDictionary()
 """Graph → how many nodes it had, and what was found then, for costs alone: they are asked of each node again."""
 
 
@@ -83,10 +84,10 @@ def filled_up(value: ir.Value | None) -> int | None:
         return None
     if channels is None or channels % BLOCK == 0:
         return None
-    count, known = _KNOWN.get(maker.graph, (0, {}))
-    if count != len(maker.graph):
-        known = {}
-        _KNOWN[maker.graph] = len(maker.graph), known
+    found = _KNOWN.get(maker.graph)
+    if found is None or found[0] != len(maker.graph):
+        found = _KNOWN[maker.graph] = len(maker.graph), WeakKeyDictionary()
+    known = found[1]
     if value not in known:
         tied = _tied(value, channels, {v for v, filled in known.items() if filled is None})
         filled = tied.filled(lambda conv: True) if tied.closed else channels

@@ -49,9 +49,7 @@ def _unpacked(conv: ir.Node) -> ir.Node | None:
     if unpack is None or stored is None or constant_array(stored) is None:
         return None
     alone = len(stored.uses()) == 1 and only_reader(unpack.outputs[0]) is conv and not stored.is_graph_output()
-    scale = constant_array(unpack.inputs[1])
-    by_channel = scale is not None and (scale.size == 1 or unpack.attributes.get_int("axis", 1) == 0)
-    return unpack if alone and by_channel else None
+    return unpack if alone else None
 
 
 def _join(conv: ir.Node, unpack: ir.Node, count: int, groups: int) -> None:

@@ -31,7 +31,7 @@ def quantizer_behind(layer: ir.Node) -> ir.Node | None:
 
     It follows directly, or a Relu that its zero point does the work of.
     """
-    if not is_unpacked(layer.inputs[0]) or not is_unpacked(layer.inputs[1], STORED):
+    if not is_unpacked(layer.inputs[0]) or not is_unpacked(layer.inputs[1], STORED) or not _by_output(layer):
         return None
     reader = only_reader(layer.outputs[0])
     function = reader if reader is not None and reader.op_type == "Relu" else None
@@ -39,10 +39,20 @@ def quantizer_behind(layer: ir.Node) -> ir.Node | None:
         reader = only_reader(function.outputs[0])
     if reader is None or reader.op_type != "QuantizeLinear" or reader.graph is not layer.graph:
         return None
-    if reader.outputs[0].dtype not in BYTES:
+    scale = constant_array(reader.inputs[1])
+    if reader.outputs[0].dtype not in BYTES or (scale is not None and scale.size != 1):
         return None
     if function is not None:
         zero = constant_array(reader.inputs[2]) if len(reader.inputs) > 2 else None
         unsigned = reader.outputs[0].dtype is ir.DataType.UINT8
         return reader if unsigned and (zero is None or not zero.any()) else None
     return reader
+
+
+def _by_output(layer: ir.Node) -> bool:
+    """Whether quantized weights have one scale, or one for each channel out."""
+    unpack = layer.inputs[1].producer() if layer.inputs[1] is not None else None
+    scale = constant_array(unpack.inputs[1]) if unpack is not None else None
+    axis = 1 if layer.op_type == "ConvTranspose" else 0
+    given = unpack.attributes.get_int("axis", 1) if unpack is not None else None
+    return scale is not None and (scale.size == 1 or given == axis)

@@ -106,18 +106,13 @@ def write_phases(model: ir.Model, plan: Plan) -> None:
 
 
 def _has_constants(node: ir.Node) -> bool:
-    """Whether the weights of a ConvTranspose have one scale, or one for each channel out, and are constant, as its bias
-    is.
-    """
+    """Whether the quantized weights of a ConvTranspose are constant, and its bias is."""
     unpack = node.inputs[1].producer() if node.inputs[1] is not None else None
-    scale = constant_array(unpack.inputs[1]) if unpack is not None else None
-    if unpack is None or scale is None or constant_array(unpack.inputs[0]) is None:
-        return False
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     maker = bias.producer() if bias is not None else None
     given = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else bias
-    by_channel = scale.size == 1 or unpack.attributes.get_int("axis", 1) == 1
-    return by_channel and (given is None or constant_array(given) is not None)
+    known = unpack is not None and constant_array(unpack.inputs[0]) is not None
+    return known and (given is None or constant_array(given) is not None)
 
 
 class _Writing:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backends.onnxruntime.side_by_side import Writer, is_alike, requantize, size_of, sizes_of
+from onnxq.backends.onnxruntime.side_by_side import Writer, is_alike, requantize, row_of, size_of, sizes_of
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, only_reader, remove_nodes
@@ -39,7 +39,7 @@ def repeats(node: ir.Node) -> tuple[int, int] | None:
     if node.op_type != "Resize" or node.domain != "" or len(node.inputs) != _INPUTS or "axes" in node.attributes:
         return None
     scales = constant_array(node.inputs[2])
-    if scales is None or scales.size != _RANK or data is None or data.shape is None or len(data.shape) != _RANK:
+    if scales is None or scales.size != _RANK or sizes_of(data)[1] is None:
         return None
     whole = [round(float(scale)) for scale in scales]
     if whole != [float(scale) for scale in scales] or whole[:2] != [1, 1] or min(whole) < 1 or max(whole) < 2:
@@ -79,14 +79,15 @@ def _write(node: ir.Node, quantizer: ir.Node, times: tuple[int, int], namer: Nam
     data, made = node.inputs[0], node.outputs[0]
     assert data is not None
     batch, channels, height, width = sizes_of(data)
+    assert channels is not None
     (down, across), floats, name = times, data.type, str(made.name)
     writer = Writer(quantizer, str(node.name), name, namer)
     value = writer.put("Transpose", [data], (batch, height, width, channels), floats, perm=(0, 2, 3, 1))
     writer.name(value, node.name)
     value = writer.put("Concat", [value] * across, (batch, height, width, None), floats, axis=3)
     value = requantize(writer, value, quantizer)
-    row = -1 if width is None or channels is None else width * across * channels
-    value = writer.put("Reshape", [value, writer.constant("row", [0, 0, row])], (batch, height, None), floats)
+    row = row_of(writer, data, width, across * channels)
+    value = writer.put("Reshape", [value, row], (batch, height, None), floats)
     value = writer.put("Concat", [value] * down, (batch, height, None), floats, axis=2)
     value = requantize(writer, value, quantizer)
     rows, columns = height and height * down, width and width * across

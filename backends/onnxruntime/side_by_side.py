@@ -15,7 +15,7 @@ from onnxq.backends.onnxruntime.kernels import BYTES
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import AnyArray, constant_array, set_constant
 
-__all__ = ["Writer", "is_alike", "put_side_by_side", "requantize", "size_of", "sizes_of"]
+__all__ = ["Writer", "is_alike", "put_side_by_side", "requantize", "row_of", "size_of", "sizes_of"]
 
 _RANK = 4
 Size = int | None
@@ -119,7 +119,8 @@ def is_alike(node: ir.Node, quantizer: ir.Node) -> bool:
     unpack = node.inputs[0].producer() if node.inputs[0] is not None else None
     if unpack is None or (unpack.op_type, quantizer.op_type) != ("DequantizeLinear", "QuantizeLinear"):
         return False
-    if len(unpack.inputs) != len(quantizer.inputs) or quantizer.outputs[0].dtype not in BYTES:
+    types = {value.dtype if value is not None else None for value in (unpack.inputs[0], quantizer.outputs[0])}
+    if len(unpack.inputs) != len(quantizer.inputs) or len(types) > 1 or not types <= {*BYTES}:
         return False
     pairs = zip(unpack.inputs[1:], quantizer.inputs[1:], strict=True)
     arrays = [(constant_array(a), constant_array(b)) for a, b in pairs]
@@ -136,7 +137,7 @@ def requantize(writer: Writer, value: ir.Value, quantizer: ir.Node) -> ir.Value:
 
 
 def size_of(
-    writer: Writer, data: ir.Value, whole: tuple[Size, Size], times: tuple[int, int], channels: Size
+    writer: Writer, data: ir.Value, whole: tuple[Size, Size], times: tuple[int, int], channels: int
 ) -> ir.Value:
     """The size (N, H, W, M) of what has so many times the rows and columns of (N, C, H, W), for a Reshape to it.
 
@@ -147,13 +148,25 @@ def size_of(
         times: how many times as many.
         channels: M.
     """
-    known = [size for size in (*whole, channels) if size is not None]
-    if len(known) == len((*whole, channels)):
-        return writer.constant("size", [0, *known])
-    ends = [writer.constant(name, [number]) for name, number in (("start", 2), ("end", 4))]
-    integers = ir.TensorType(ir.DataType.INT64)
-    size = writer.put("Slice", [writer.put("Shape", [data], (4,), integers), *ends], (2,), integers)
-    size = writer.put("Mul", [size, writer.constant("times", list(times))], (2,), integers)
-    last = writer.constant("channels", [-1 if channels is None else channels])
-    parts = [writer.constant("batch", [0]), size, last]
-    return writer.put("Concat", parts, (4,), integers, axis=0)
+    rows, columns = whole
+    if rows is not None and columns is not None:
+        return writer.constant("size", [0, rows, columns, channels])
+    size = _multiplied(writer, data, (2, 4), list(times))
+    parts = [writer.constant("batch", [0]), size, writer.constant("channels", [channels])]
+    return writer.put("Concat", parts, (4,), size.type, axis=0)
+
+
+def row_of(writer: Writer, data: ir.Value, columns: Size, each: int) -> ir.Value:
+    """The size (N, H, columns * each) for a Reshape of (N, H, columns, each), the columns being those of data."""
+    if columns is not None:
+        return writer.constant("row", [0, 0, columns * each])
+    parts = [writer.constant("rows", [0, 0]), _multiplied(writer, data, (3, 4), [each])]
+    return writer.put("Concat", parts, (3,), parts[1].type, axis=0)
+
+
+def _multiplied(writer: Writer, data: ir.Value, axes: tuple[int, int], times: list[int]) -> ir.Value:
+    """Some sizes of a tensor, from one axis to another, so many times as large."""
+    ends = [writer.constant(name, [number]) for name, number in zip(("start", "end"), axes, strict=True)]
+    integers, count = ir.TensorType(ir.DataType.INT64), (len(times),)
+    size = writer.put("Slice", [writer.put("Shape", [data], (4,), integers), *ends], count, integers)
+    return writer.put("Mul", [size, writer.constant("times", times)], count, integers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -255,3 +257,15 @@ def test_planning_takes_as_much_longer_as_there_are_more_nodes() -> None:
         return count
 
     assert steps(80) < 5 * steps(20)
+
+
+def test_no_model_is_held() -> None:
+    def planned() -> Any:
+        model = Prepared(net(THROUGH["depthwise"]), Options()).model
+        for node in all_nodes(model):
+            filled_up(node.outputs[0])
+        return weakref.ref(model.graph)
+
+    graph = planned()
+    gc.collect()
+    assert graph() is None

@@ -90,6 +90,7 @@ def test_free_sizes(sizes: str) -> None:
     q = onnxq.quantize(net(sizes=sizes), images(1, 16, 12, 14), options=ALL)
     made, _ = unchanged(q, [*images(1, 16, 12, 14, samples=1), *images(2, 16, 12, 20, samples=1)])
     assert "Resize" not in kinds(made)
+    assert run(made, {"x": np.zeros((0, 16, 12, 14), np.float32)})[0].shape == (0, 8, 24, 28)
 
 
 def test_what_others_read_and_the_model_gives_stays() -> None:

@@ -116,22 +116,25 @@ def test_behind_groups_of_channels(mode: str, group: int) -> None:
     assert ("DepthToSpace" in kinds(made)) is (mode == "CRD")
 
 
-def test_where_the_grids_differ_it_stays() -> None:
-    pair = "{0}q = QuantizeLinear ({0}, {1}, z) \n {0}d = DequantizeLinear ({0}q, {1}, z)"
+@pytest.mark.parametrize(("scale", "zero"), [(0.07, np.uint8(128)), (0.05, np.int8(0))])
+def test_where_the_grids_differ_it_stays(scale: float, zero: Any) -> None:
+    pair = "{0}q = QuantizeLinear ({0}, {1}, {2}) \n {0}d = DequantizeLinear ({0}q, {1}, {2})"
     model = build(
         f"""(float[1, 16, 12, 14] x) => (float[1, 6, 24, 28] y) {{
-            {pair.format("x", "s")}
+            {pair.format("x", "s", "z")}
             u = DequantizeLinear (w, t, k)
             b = Conv (xd, u)
-            {pair.format("b", "s")}
+            {pair.format("b", "s", "o")}
             e = DepthToSpace <blocksize = 2> (bd)
-            {pair.format("e", "t")}
+            {pair.format("e", "t", "n")}
             y = Neg (ed)
         }}""",
         w=np.random.default_rng(0).integers(-99, 99, (24, 16, 1, 1)).astype(np.int8),
         s=f32(0.05),
-        t=f32(0.07),
+        t=f32(scale),
         z=np.uint8(128),
+        o=zero,
+        n=np.zeros((), np.uint8) if zero.dtype == np.int8 else zero,
         k=np.int8(0),
     )
     unchanged(onnxq.deploy(model, backend="onnxruntime"), images(1, 16, 12, 14, samples=1))
