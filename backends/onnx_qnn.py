@@ -11,8 +11,6 @@ Relay importer had them is known from documents only.
 
 from __future__ import annotations
 
-from functools import partial
-
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
@@ -68,7 +66,7 @@ BACKEND = Backend(
     runtime_operators=True,
     runtime="onnxruntime",
     adjust=adjust,
-    finish=partial(finish, products=None),
+    finish=finish,
     artifacts="model.onnx (QLinearConv, QLinearAdd, ...)",
     verified="onnxruntime 1.32.0 on x86-64, optimizations on and off",
     unverified="TVM's Relay importer; TVM 0.27 has no QLinear operators",

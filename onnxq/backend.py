@@ -156,11 +156,10 @@ class Backend:
         quantizer_bits: widths that the target's QuantizeLinear can have; activations of another width that it allows
             are written as ``onnxq::FakeQuantize``.
         stores_weights: the weights of layers that stay float are stored as integers too.
-        stored_because: operator of a WEIGHT_ONLY row → why its arithmetic stays float, where there is more to say than
-            that the target has no integer kernel.
-        float_needs: what operators of the table need on the target where they stay float, said of a result that has
-            some.
-        finish: a last rewriting of the rendered QDQ model, in place.
+        stored_because: operator of a WEIGHT_ONLY row → why its arithmetic stays float, if not for want of a kernel.
+        float_needs: what operators of the table need where they stay float, said of a result that has some.
+        recast: a rewriting of the rendered QDQ model, in place, into faster forms, which may have other tensors inside.
+        finish: a last one, in place, that keeps them.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
         artifacts: files written, for the table of targets.
         next_step: the vendor's command that takes the artifact in the target's default format, ``MODEL`` standing for
@@ -222,6 +221,7 @@ class Backend:
     stores_weights: bool = False
     stored_because: Mapping[str, str] = field(default_factory=dict)
     float_needs: str = ""
+    recast: Callable[[ir.Model, Plan], None] | None = None
     finish: Callable[[ir.Model, Plan], None] | None = None
     runtime: str | None = None
     artifacts: str = ""

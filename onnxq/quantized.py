@@ -103,8 +103,9 @@ class Quantized:
         from onnxq.render.qdq import render
 
         model = render(self)
-        if self.backend.finish is not None:
-            self.backend.finish(model, self.plan)
+        for rewriting in (self.backend.recast, self.backend.finish):
+            if rewriting is not None:
+                rewriting(model, self.plan)
         return model
 
     def rendered(self) -> ir.Model:
@@ -114,6 +115,12 @@ class Quantized:
         if made.model is None:
             made.model = self._format.render(self)
         return made.model.clone()
+
+    def with_tensors(self) -> ir.Model:
+        """As :meth:`rendered`, with all tensors of the plan, of their sizes: in no form that is merely faster."""
+        if self.backend.recast is None:
+            return self.rendered()
+        return replace(self, backend=replace(self.backend, recast=None)).rendered()
 
     @property
     def is_simulated(self) -> bool:

@@ -42,7 +42,7 @@ from onnxq.backends.onnxruntime.costs import COSTS, MOVED, SHUFFLED, VIEWS, spil
 from onnxq.backends.onnxruntime.limits import adjust, several
 from onnxq.backends.onnxruntime.phases import WHY_STORED, in_phases
 from onnxq.backends.onnxruntime.processors import NO_VNNI
-from onnxq.backends.onnxruntime.rewrites import finish
+from onnxq.backends.onnxruntime.rewrites import finish, recast
 from onnxq.graph.note import Note
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.passes.fuse_gelu import GELU_OPSET, fuse_gelu, has_gelu_chain
@@ -142,7 +142,7 @@ def _rewrite_opset(model: ir.Model) -> int:
 def _without_vnni(target: Backend) -> Backend:
     """The costs of a processor without VNNI, and groups of convolutions put together by these."""
     slower = without_vnni(target)
-    return replace(slower, finish=partial(finish, products=NO_VNNI)) if target.finish is finish else slower
+    return replace(slower, recast=partial(recast, products=NO_VNNI)) if target.recast is recast else slower
 
 
 _RULES = (
@@ -219,6 +219,7 @@ BACKEND = Backend(
     rewrite=_rewrite,
     rewrite_opset=_rewrite_opset,
     adjust=adjust,
+    recast=recast,
     finish=finish,
     artifacts="model.onnx (QDQ)",
     verified="onnxruntime 1.32.0 on x86-64, optimizations on and off",

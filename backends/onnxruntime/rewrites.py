@@ -34,7 +34,7 @@ from onnxq.graph.values import constant_array, is_constant, is_stored, only_read
 if TYPE_CHECKING:
     from onnxq.plan import Plan
 
-__all__ = ["finish"]
+__all__ = ["finish", "recast"]
 
 
 def _keep_apart(model: ir.Model) -> None:
@@ -239,22 +239,29 @@ def _dequantizer_before(node: ir.Node) -> ir.Node | None:
     return current if scale is not None and scale.ndim == 0 else None
 
 
-def finish(model: ir.Model, plan: Plan, products: Products | None = VNNI) -> None:
-    """All rewritings, in place.
+def recast(model: ir.Model, plan: Plan, products: Products = VNNI) -> None:
+    """The rewritings into other forms of integer kernels, in place.
 
     Args:
         model: a rendered QDQ model.
         plan: where it is quantized.
-        products: what kernels take on the processor that is meant; None where the model is to stay as it is but for
-            what would fail or be wrong.
+        products: what kernels take on the processor that is meant.
+    """
+    write_phases(model, plan)
+    fill_up_channels(model)
+    write_shuffles(model, plan)
+    write_resizes(model, plan)
+    join_groups(model, plan, products)
+
+
+def finish(model: ir.Model, plan: Plan) -> None:
+    """All others, in place.
+
+    Args:
+        model: a rendered QDQ model.
+        plan: where it is quantized.
     """
     certain(model)
-    if products is not None:
-        write_phases(model, plan)
-        fill_up_channels(model)
-        write_shuffles(model, plan)
-        write_resizes(model, plan)
-        join_groups(model, plan, products)
     _write_slopes(model)
     unpack_at_load(model, plan)
     _keep_apart(model)

@@ -92,7 +92,7 @@ def noise_amplifiers(
     suspects = _suspects(model, plan, suspected)
     if not suspects or not samples:
         return {}
-    rendered = quantized.rendered()
+    rendered = quantized.with_tensors()
     now = {node.name: node for node in all_nodes(rendered)}
     pairs = {node: _pairs(node, now[node.name]) for node in suspects if node.name in now}
     done = count(1)

@@ -33,7 +33,7 @@ def simulation(quantized: Quantized, *, shown: Collection[str] = (), **options: 
         ExecutionError: onnxruntime cannot load it.
     """
     opened = Session if quantized.backend.at_home else open_anyhow
-    model = quantized.simulated()
+    model = quantized.with_tensors() if shown else quantized.simulated()
     show_as_read(model, shown)
     return opened(model, fuse_quantizers=fuses(quantized), **options)
 

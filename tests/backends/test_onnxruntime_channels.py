@@ -269,3 +269,15 @@ def test_no_model_is_held() -> None:
     graph = planned()
     gc.collect()
     assert graph() is None
+
+
+@pytest.mark.parametrize(
+    "algorithms", [("bias_correction:method=empirical",), ("gptq:prefix=true",), ("gptq", "bias_correction")]
+)
+@pytest.mark.parametrize("body", ["depthwise", "squeezed"])
+def test_algorithms_see_the_tensors_without_them(algorithms: tuple[str, ...], body: str) -> None:
+    """They compare channels with those of the float model."""
+    q = onnxq.quantize(net(THROUGH[body]), images(1, 16, 28, 28), options=replace(ALL, algorithms=algorithms))
+    assert groups(to_proto(q.qdq())) == {80}
+    assert {channels for v in all_nodes(q.with_tensors()) if (channels := v.attributes.get_int("group", 1)) > 1} == {72}
+    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 20

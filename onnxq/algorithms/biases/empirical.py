@@ -125,7 +125,7 @@ def _means(
     draft: Draft, layers: Sequence[QuantizedLayer], samples: Sequence[KeptSample], *, quantized: bool
 ) -> dict[str, Doubles]:
     """Layer → mean of each output channel, a row a sample; layers whose output cannot be observed are missing."""
-    model = draft.quantized().rendered() if quantized else draft.reference
+    model = draft.quantized().with_tensors() if quantized else draft.reference
     shown = _shown(layers, model, quantized=quantized)
     found: dict[str, list[Doubles]] = {}
     for group, runs in capture(model, list(shown.values()), samples, options=draft.options, sizes=draft.sizes):

@@ -155,7 +155,7 @@ def _add_quantized(
     draft: Draft, layers: Sequence[QuantizedLayer], samples: Sequence[KeptSample], sums: Mapping[str, Sums]
 ) -> None:
     """Add what layers read in the quantized model, and what they read in the float one; so of what is added to them."""
-    joins, grids, rendered = joins_of(draft, layers), _Grids(draft), draft.quantized().rendered()
+    joins, grids, rendered = joins_of(draft, layers), _Grids(draft), draft.quantized().with_tensors()
     names = [layer.data.name or "" for layer in layers] + [join.tensor for join in joins.values()]
     options, sizes = draft.options, draft.sizes
     for group, runs in capture(draft.reference, names, samples, options=options, sizes=sizes):
