@@ -62,14 +62,16 @@ class _Tied:
     closed: bool = False
 
     def filled(self, integer: Callable[[ir.Node], bool]) -> int:
-        """Channels with those of zeros: as many as there are where integer kernels take these well, too many are
-        missing, or other neighbours would be multiplied in pairs, see :mod:`onnxq.calibration.reduced`.
+        """Channels with those of zeros: as many as there are where kernels take these well, too many are missing, or
+        other neighbours would be multiplied in pairs, see :mod:`onnxq.calibration.reduced`.
+
+        Depthwise kernels in float compute one by one what does not come in fours, in up to ten times the time.
 
         Args:
             integer: whether a convolution has an integer kernel.
         """
         of = BLOCK if any(map(integer, self.depthwise)) else 1
-        if of == 1 and any(map(integer, (*self.makers, *self.readers))):
+        if of == 1 and (self.depthwise or any(map(integer, (*self.makers, *self.readers)))):
             of = FOURS
         if self.channels % 2 and any(map(_has_several_taps, self.readers)):
             return self.channels

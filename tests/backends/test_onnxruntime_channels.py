@@ -131,6 +131,15 @@ def test_only_where_a_kernel_is_an_integer_one(excluded: tuple[str, ...], filled
     np.testing.assert_allclose(got, expected, atol=0.02 * np.abs(expected).max())
 
 
+def test_depthwise_in_float_takes_fours() -> None:
+    """It computes others one by one."""
+    proto = net(THROUGH["depthwise"], 18)
+    q = onnxq.quantize(proto, images(1, 16, 28, 28), options=Options(exclude=("Conv",)))
+    assert not q.plan.quantized and groups(to_proto(q.qdq())) == {20}
+    (feeds,) = images(1, 16, 28, 28, samples=1)
+    np.testing.assert_allclose(run(to_proto(q.qdq()), feeds)[0], run(to_proto(render(q)), feeds)[0], atol=1e-3)
+
+
 def test_constants_that_others_read_too_keep_their_size() -> None:
     """Exporters store equal ones once."""
     proto = net(THROUGH["added"].replace("(x, we)", "(x, we, b)"))
