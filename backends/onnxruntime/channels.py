@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -91,7 +91,7 @@ def filled_up(value: ir.Value | None) -> int | None:
         found = _KNOWN[maker.graph] = len(maker.graph), WeakKeyDictionary()
     known = found[1]
     if value not in known:
-        tied = _tied(value, channels, {v for v, filled in known.items() if filled is None})
+        tied = _tied(value, channels, lambda other: other in known and known[other] is None)
         filled = tied.filled(lambda conv: True) if tied.closed else channels
         known.update(dict.fromkeys(tied.values, filled if filled > channels else None))
     return known[value]
@@ -113,7 +113,7 @@ def fill_up_channels(model: ir.Model) -> None:
         channels = _channels(made)
         if made is None or made in seen or channels is None or channels % BLOCK == 0:
             continue
-        tied = _tied(made, channels, refused)
+        tied = _tied(made, channels, refused.__contains__)
         seen.update(tied.values)
         if not tied.closed:
             refused.update(tied.values)
@@ -129,20 +129,20 @@ def _channels(value: ir.Value | None) -> int | None:
     return channels if isinstance(channels, int) else None
 
 
-def _tied(start: ir.Value, channels: int, refused: Container[ir.Value]) -> _Tied:
+def _tied(start: ir.Value, channels: int, refused: Callable[[ir.Value], bool]) -> _Tied:
     """All that has its channels from where a tensor has, or a part of it where they cannot be more.
 
     Args:
         start: the tensor.
         channels: how many it has.
-        refused: tensors whose channels are known to be unable to.
+        refused: whether the channels of a tensor are known to be unable to.
     """
     tied = _Tied(channels, {start: None})
     waiting = [start]
     while waiting:
         value = waiting.pop()
         maker = value.producer()
-        if maker is None or value in refused or _channels(value) != channels or value.is_graph_output():
+        if maker is None or refused(value) or _channels(value) != channels or value.is_graph_output():
             return tied
         for node, index in [(maker, None), *((use.node, use.idx) for use in value.uses())]:
             others = _follow(tied, node, index) if node.graph is maker.graph else None

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backends.onnxruntime.side_by_side import Writer, is_alike, requantize, row_of, size_of, sizes_of
+from onnxq.backends.onnxruntime.side_by_side import Writer, quantizer_alike, requantize, row_of, size_of, sizes_of
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, only_reader, remove_nodes
+from onnxq.graph.values import constant_array, remove_nodes, rename_output
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -70,18 +70,17 @@ def write_resizes(model: ir.Model, plan: Plan) -> None:
     namer = Namer(model)
     for node in list(all_nodes(model)):
         times = repeats(node) if node.name in plan.quantized else None
-        behind = only_reader(node.outputs[0])
-        if times is not None and behind is not None and behind.graph is node.graph and is_alike(node, behind):
-            _write(node, behind, times, namer)
+        if times is not None and (quantizer := quantizer_alike(node)) is not None:
+            _write(node, quantizer, times, namer)
 
 
 def _write(node: ir.Node, quantizer: ir.Node, times: tuple[int, int], namer: Namer) -> None:
-    data, made = node.inputs[0], node.outputs[0]
+    data = node.inputs[0]
     assert data is not None
     batch, channels, height, width = sizes_of(data)
     assert channels is not None
-    (down, across), floats, name = times, data.type, str(made.name)
-    writer = Writer(quantizer, str(node.name), name, namer)
+    (down, across), floats = times, data.type
+    writer = Writer(quantizer, str(node.name), str(node.outputs[0].name), namer)
     value = writer.put("Transpose", [data], (batch, height, width, channels), floats, perm=(0, 2, 3, 1))
     writer.name(value, node.name)
     value = writer.put("Concat", [value] * across, (batch, height, width, None), floats, axis=3)
@@ -94,6 +93,5 @@ def _write(node: ir.Node, quantizer: ir.Node, times: tuple[int, int], namer: Nam
     size = size_of(writer, data, (rows, columns), times, channels)
     value = writer.put("Reshape", [value, size], (batch, rows, columns, channels), floats)
     value = writer.put("Transpose", [value], (batch, channels, rows, columns), floats, perm=(0, 3, 1, 2))
-    quantizer.replace_input_with(0, value)
+    rename_output(value, node.outputs[0])
     remove_nodes([node])
-    made.name, value.name = None, name

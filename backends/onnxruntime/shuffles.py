@@ -8,10 +8,18 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.kernels import quantizer_behind
-from onnxq.backends.onnxruntime.side_by_side import Writer, is_alike, put_side_by_side
+from onnxq.backends.onnxruntime.side_by_side import Writer, put_side_by_side, quantizer_alike
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, only_reader, remove_nodes, set_constant, static_shape
+from onnxq.graph.values import (
+    AnyArray,
+    constant_array,
+    only_reader,
+    remove_nodes,
+    rename_output,
+    set_constant,
+    static_shape,
+)
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -66,11 +74,9 @@ def write_shuffles(model: ir.Model, plan: Plan) -> None:
     namer = Namer(model)
     for node in list(all_nodes(model)):
         conv = conv_before(node) if node.name in plan.quantized else None
-        reader = only_reader(node.outputs[0])
-        quantizer = reader if reader is not None and reader.op_type == "QuantizeLinear" else None
-        if conv is None or conv.name not in plan.quantized or quantizer is None or quantizer.graph is not node.graph:
+        if conv is None or conv.name not in plan.quantized or quantizer_behind(conv) is None:
             continue
-        if quantizer_behind(conv) is not None and is_alike(node, quantizer):
+        if (quantizer := quantizer_alike(node)) is not None:
             _write(node, conv, quantizer, namer)
 
 
@@ -89,11 +95,9 @@ def _write(node: ir.Node, conv: ir.Node, quantizer: ir.Node, namer: Namer) -> No
         _reorder(conv, order, namer)
         for tensor in {conv.outputs[0], value}:
             tensor.name = namer.fresh(f"{tensor.name}_phases")
-    name = str(made.name)
-    placed = put_side_by_side(Writer(quantizer, str(node.name), name, namer), value, step, quantizer, node.name)
-    quantizer.replace_input_with(0, placed)
+    writer = Writer(quantizer, str(node.name), str(made.name), namer)
+    rename_output(put_side_by_side(writer, value, step, quantizer, node.name), made)
     remove_nodes(between)
-    made.name, placed.name = None, name
 
 
 def _reorder(conv: ir.Node, order: AnyArray, namer: Namer) -> None:

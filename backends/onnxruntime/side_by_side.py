@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.kernels import BYTES
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import AnyArray, constant_array, set_constant
+from onnxq.graph.values import AnyArray, constant_array, only_reader, set_constant
 
-__all__ = ["Writer", "is_alike", "put_side_by_side", "requantize", "row_of", "size_of", "sizes_of"]
+__all__ = ["Writer", "put_side_by_side", "quantizer_alike", "requantize", "row_of", "size_of", "sizes_of"]
 
 _RANK = 4
 Size = int | None
@@ -114,17 +114,23 @@ def put_side_by_side(
     return writer.put("Transpose", [value], (batch, deep, rows, columns), floats, perm=(0, 3, 1, 2))
 
 
-def is_alike(node: ir.Node, quantizer: ir.Node) -> bool:
-    """Whether a node stands between a DequantizeLinear and a quantizer of bytes with the same scale and zero point."""
+def quantizer_alike(node: ir.Node) -> ir.Node | None:
+    """The quantizer of bytes that alone reads a node's output, with the scale and zero point, of the same type, of the
+    DequantizeLinear in front of the node.
+    """
     unpack = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if unpack is None or (unpack.op_type, quantizer.op_type) != ("DequantizeLinear", "QuantizeLinear"):
-        return False
+    quantizer = only_reader(node.outputs[0])
+    if unpack is None or quantizer is None or quantizer.graph is not node.graph:
+        return None
+    if (unpack.op_type, quantizer.op_type) != ("DequantizeLinear", "QuantizeLinear"):
+        return None
     types = {value.dtype if value is not None else None for value in (unpack.inputs[0], quantizer.outputs[0])}
     if len(unpack.inputs) != len(quantizer.inputs) or len(types) > 1 or not types <= {*BYTES}:
-        return False
+        return None
     pairs = zip(unpack.inputs[1:], quantizer.inputs[1:], strict=True)
     arrays = [(constant_array(a), constant_array(b)) for a, b in pairs]
-    return all(a is not None and b is not None and a.size == 1 and np.array_equal(a, b) for a, b in arrays)
+    same = all(a is not None and b is not None and a.size == 1 and np.array_equal(a, b) for a, b in arrays)
+    return quantizer if same else None
 
 
 def requantize(writer: Writer, value: ir.Value, quantizer: ir.Node) -> ir.Value:

@@ -16,7 +16,7 @@ from tests.graph.recognition.test_groups import ACTIVATIONS, CONSTANTS
 
 FEEDS = {"u": 3 * random(2, 3, 8)}
 HALVED_SUM = "a = Div(x, root2) \n e = Erf(a) \n p = Add(e, one) \n h = Mul(half, p) \n t = Mul(x, h)"
-"""As PyTorch writes it since 2.5."""
+"""As the exporter of PyTorch 2.13 writes it."""
 FUSED = {"Gelu", "FastGelu", "QuickGelu"}
 
 
