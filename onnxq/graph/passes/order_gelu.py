@@ -32,8 +32,8 @@ _FUSED = {
 def order_gelu(model: ir.Model) -> list[Note]:
     """Write the chains that onnxruntime leaves as they are in an order that it fuses.
 
-    The exporter of PyTorch 2.13 halves the sum before it multiplies: as five operators, such a GELU takes .77 ns for each element
-    in onnxruntime 1.32, as one .39 ns.
+    The exporter of PyTorch 2.13 halves the sum before it multiplies: as five operators, such a GELU takes .77 ns for
+    each element in onnxruntime 1.32, as one .39 ns.
 
     Args:
         model: changed in place; the tensors in front of and behind a chain keep their names.
