@@ -30,6 +30,7 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.stages import Stages
 from onnxq.effort import TRIED, UNTRIED, algorithms_of
 from onnxq.errors import OnnxqError
+from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.score import Score, score_of
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
@@ -221,7 +222,8 @@ def _steps(plan: Plan, model: ir.Model, start: _State) -> list[_Step]:
     if ops & {"MatMul", "Gemm"}:
         in_front.append("smoothquant")
     if any(site.role == "weight" and isinstance(site.spec.granularity, PerTensor) for site in plan.sites):
-        in_front.append("equalize")
+        clips = any(node.op_type == "Clip" for node in all_nodes(model))
+        in_front.append("equalize:clip=true" if clips else "equalize")
     few = min(weights, default=USUAL_BITS) < USUAL_BITS
     rounding.append("gptq:prefix=true" if few else "gptq")
     if few:
@@ -230,7 +232,7 @@ def _steps(plan: Plan, model: ir.Model, start: _State) -> list[_Step]:
             rounding.append("reconstruct")
     ranges = ("minmax", "percentile:99.99", "entropy") if plan.observed() else ()  # else weights alone are integers
     steps: list[_Step] = [(name, _with_range(name)) for name in ranges if name != start.range]
-    steps += [(name, _in_front(name)) for name in in_front if name in installed]
+    steps += [(name, _in_front(name)) for name in in_front if name.partition(":")[0] in installed]
     steps += [(name, _rounded_by(name, rounding)) for name in rounding if name.partition(":")[0] in installed]
     steps.append(("bias_correction:method=empirical", _with_empirical_bias))
     return steps

@@ -8,6 +8,9 @@ have a scale for each output channel that gains nothing, and the range of the ac
 the way both weights and the activation are quantized (see :mod:`onnxq.algorithms.channels.channel_noise`). Pairs of a
 chain are gone through until nothing changes.
 
+With ``clip`` scales pass through a Clip from 0, such as ReLU6, as well: the channels that reach its upper bound on the
+samples keep their scale, and no other is raised above it. That is exact only on data that rises no higher.
+
 With ``absorb`` the part of a bias by which a channel never falls to zero moves through a Relu into the next bias
 (section 4.1.3), ``min(mean - 3 std, min)`` on the kept samples; that is exact only on data that falls no lower.
 """
@@ -33,6 +36,7 @@ from onnxq.algorithms.channels.channel_noise import (
     output_noise,
     weight_error,
 )
+from onnxq.algorithms.channels.clip_room import let_through, smallest_scale
 from onnxq.algorithms.channels.pairs import LayerPair, channel_rows, find_pairs, pair_at, scale_pair
 from onnxq.algorithms.common.keep_what_helps import Outcome, fitting, keep_what_helps
 from onnxq.calibration.moved import Move
@@ -46,10 +50,12 @@ __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "apply"]
 NAME = "equalize"
 TITLE = "scale the channels between two layers so that one grid fits them all"
 STAGE = "float"
-PARAMETERS: Mapping[str, object] = {"absorb": False}
+PARAMETERS: Mapping[str, object] = {"absorb": False, "clip": False}
 HELP: Mapping[str, str] = {
     "absorb": "true: the part of a bias that keeps a channel above zero moves into the next layer's bias as well, "
     "exact only on data like the samples; false: only scales move",
+    "clip": "true: through a Clip from 0 (ReLU6) as well, for channels that stay below its upper bound, exact only on "
+    "data like the samples; false: layers behind one are left as they are",
 }
 
 _EXPONENTS = ((0.5, 0.0), (0.0, 1.0), (0.0, 0.75), (0.0, 0.5), (0.0, 0.25), (0.25, 0.5), (0.33, 0.33), (0.25, 0.25))
@@ -80,17 +86,18 @@ class _Chain:
         return changed
 
 
-def apply(draft: FloatDraft, absorb: bool = False) -> None:
+def apply(draft: FloatDraft, absorb: bool = False, clip: bool = False) -> None:
     """Equalize a model, and undo what does not help it on the samples held back.
 
     Args:
         draft: changed in place.
         absorb: let biases pass through Relus, too.
+        clip: let scales pass through Clips, too.
     """
     if not draft.statistics.kept:
         draft.notes.append("equalize: nothing done, the statistics hold no samples")
         return
-    search = _Search(draft)
+    search = _Search(draft, clip)
     gains = search.run()
     chains = search.chains()
     outcome = keep_what_helps(draft, chains)
@@ -110,13 +117,14 @@ def apply(draft: FloatDraft, absorb: bool = False) -> None:
 class _Search:
     """Finds the scales, on a copy of the model of which only the weights count."""
 
-    def __init__(self, draft: FloatDraft) -> None:
+    def __init__(self, draft: FloatDraft, clip: bool) -> None:
         self.model = draft.model.clone()
-        self.pairs, self.skipped = find_pairs(self.model)
+        self.pairs, self.skipped = find_pairs(self.model, clip=clip)
         self.specs = Specs(draft.plan())
         self._keep_only_quantized()
         axes = {p.path[-1].name or "": _axis(p.second) for p in self.pairs}
-        axes.update({v.name or "": _axis(p.first) for p in self.pairs if (v := p.first.node.inputs[0]) is not None})
+        others = [(p.first, value) for p in self.pairs for value in (p.first.node.inputs[0], p.capped)]
+        axes.update({value.name or "": _axis(layer) for layer, value in others if value is not None})
         samples = spread(fitting(draft), _SAMPLES)
         self.stats = (
             measure_channels(draft.model, axes, samples, options=draft.options, sizes=draft.sizes()) if axes else {}
@@ -124,6 +132,8 @@ class _Search:
         self._keep_only_measured()
         self.behind = {pair.first.node: pair for pair in self.pairs}
         self.scales = {pair.name: np.ones(pair.second.in_channels()) for pair in self.pairs}
+        capped = [(pair, pair.capped.name or "") for pair in self.pairs if pair.capped is not None]
+        self.least = {pair.name: smallest_scale(pair, self.stats[name].magnitude) for pair, name in capped}
 
     def run(self) -> dict[str, float]:
         """Scale pair after pair until nothing is gained.
@@ -173,9 +183,9 @@ class _Search:
         kept = []
         for pair in self.pairs:
             data, between = pair.first.node.inputs[0], pair.path[-1]
-            known = [self.stats.get(v.name or "") for v in (data, between) if v is not None]
+            known = [self.stats.get(v.name or "") for v in (data, between, pair.capped or between) if v is not None]
             sizes = [None if stats is None else stats.power.size for stats in known]
-            if sizes == [pair.first.in_channels(), pair.second.in_channels()]:
+            if sizes == [pair.first.in_channels(), pair.second.in_channels(), pair.second.in_channels()]:
                 kept.append(pair)
             else:
                 self.skipped["channels that cannot be observed"] += 1
@@ -187,7 +197,11 @@ class _Search:
         stats = self.stats[between]
         importance = self._importance(pair.second)
         now = self._noise(pair, None, stats, importance)
-        tried = [(self._noise(pair, s, stats, importance), s) for s in self._candidates(pair, stats)]
+        scales = self._candidates(pair, stats)
+        if pair.name in self.least:
+            least = self.least[pair.name] / self.scales[pair.name]
+            scales = [passed for scale in scales for passed in let_through(scale, least)]
+        tried = [(self._noise(pair, s, stats, importance), s) for s in scales]
         noise, scale = min(tried, key=lambda item: item[0], default=(now, None))
         if scale is None or not noise < _LEAST * now:
             return 1.0

@@ -64,12 +64,17 @@ def mobile_net(spread: float, activation: str = "Relu", blocks: int = 2) -> onnx
     return build("(float[1, 3, 12, 12] x) => (float[1, 10] y) {" + "\n".join(lines) + "}", **weights)
 
 
-def equalized(model: onnx.ModelProto, feeds: Feeds, options: Options = EQUALIZED, absorb: bool = False) -> FloatDraft:
-    """A float draft that was equalized."""
+def drafted(model: onnx.ModelProto, feeds: Feeds, options: Options) -> FloatDraft:
+    """A float draft with statistics that keep all samples."""
     made = load(model)
     normalize(made, min_opset=14)
     statistics = collect(made, observable(made, options), feeds, keep=len(feeds))
-    draft = FloatDraft(made, backend_named("onnxruntime"), options, statistics)
+    return FloatDraft(made, backend_named("onnxruntime"), options, statistics)
+
+
+def equalized(model: onnx.ModelProto, feeds: Feeds, options: Options = EQUALIZED, absorb: bool = False) -> FloatDraft:
+    """A float draft that was equalized."""
+    draft = drafted(model, feeds, options)
     apply(draft, absorb)
     return draft
 

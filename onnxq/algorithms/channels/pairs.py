@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq.graph.layer import Channels, Layer, Refusal, as_layer, check_finite, find_layer, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import only_reader, static_shape
+from onnxq.graph.values import constant_array, only_reader, static_shape
 
 __all__ = ["LayerPair", "channel_rows", "find_pairs", "pair_at", "scale_input", "scale_output", "scale_pair"]
 
@@ -35,12 +36,16 @@ class LayerPair:
         second: the layer behind.
         path: the tensors from the output of the first to the input of the second, both included.
         operators: types of the operators between them.
+        capped: the output of the Clip between them; None where there is none.
+        cap: its upper bound; infinite where there is none.
     """
 
     first: Layer
     second: Layer
     path: tuple[ir.Value, ...]
     operators: tuple[str, ...]
+    capped: ir.Value | None = None
+    cap: float = math.inf
 
     @property
     def name(self) -> str:
@@ -48,18 +53,20 @@ class LayerPair:
         return self.second.node.name or ""
 
 
-def find_pairs(model: ir.Model) -> tuple[list[LayerPair], Counter[str]]:
+def find_pairs(model: ir.Model, *, clip: bool = False) -> tuple[list[LayerPair], Counter[str]]:
     """The pairs of a model in the order of the graph, and the reasons why other layers are in none, counted.
 
     Layers that read a model input, or what no layer makes, count under no reason.
 
     Args:
         model: normalized; left as it is.
+        clip: whether a Clip from 0 to a number above (ReLU6) may be in between. A scale passes through it only where
+            it reaches its upper bound neither before nor after, see :attr:`LayerPair.cap`.
     """
     pairs: list[LayerPair] = []
     reasons: Counter[str] = Counter()
     for node in all_nodes(model):
-        found = _pair_or_reason(node)
+        found = _pair_or_reason(node, clip)
         if isinstance(found, LayerPair):
             pairs.append(found)
         elif found is not None:
@@ -77,22 +84,23 @@ def pair_at(node: ir.Node) -> LayerPair:
         Refusal: it is in none.
     """
     second = as_layer(node)
-    pair = None if second is None else _pair(second)
+    pair = None if second is None else _pair(second, clip=True)
     if pair is None:
         raise Refusal("no layer before it")
     return pair
 
 
-def _pair_or_reason(node: ir.Node) -> LayerPair | str | None:
+def _pair_or_reason(node: ir.Node, clip: bool) -> LayerPair | str | None:
     try:
         second = as_layer(node)
-        return None if second is None else _pair(second)
+        return None if second is None else _pair(second, clip)
     except Refusal as reason:
         return str(reason)
 
 
-def _pair(second: Layer) -> LayerPair | None:
+def _pair(second: Layer, clip: bool) -> LayerPair | None:
     path: list[ir.Value] = []
+    capped, cap = None, math.inf
     operators: list[str] = []
     value = second.node.inputs[0]
     while True:
@@ -106,7 +114,10 @@ def _pair(second: Layer) -> LayerPair | None:
         assert node is not None
         if node.domain != "" or len(operators) >= _LONGEST:
             return None
-        if not _passes(node, value):
+        bound = _upper_bound(node) if clip and capped is None else None
+        if bound is not None:
+            capped, cap = value, bound
+        elif not _passes(node, value):
             if node.op_type in _SATURATING and find_layer(node.inputs[0]) is not None:
                 raise Refusal(f"after {node.op_type}")
             return None
@@ -118,7 +129,7 @@ def _pair(second: Layer) -> LayerPair | None:
         if only_reader(inner) is None:
             raise Refusal("its input has other readers")
     _check(first, second, operators)
-    return LayerPair(first, second, tuple(reversed(path)), tuple(reversed(operators)))
+    return LayerPair(first, second, tuple(reversed(path)), tuple(reversed(operators)), capped, cap)
 
 
 def _passes(node: ir.Node, made: ir.Value) -> bool:
@@ -138,6 +149,16 @@ def _passes(node: ir.Node, made: ir.Value) -> bool:
             and all(dim == 1 for dim in before[2:])
         )
     return False
+
+
+def _upper_bound(node: ir.Node) -> float | None:
+    """Where a Clip from 0 ends; None for any other node."""
+    if node.op_type != "Clip" or len(node.inputs) < 3:
+        return None
+    low, high = (constant_array(value) for value in node.inputs[1:3])
+    if low is None or high is None or low.size != 1 or high.size != 1:
+        return None
+    return float(high.item()) if low.item() == 0.0 < high.item() else None
 
 
 def _check(first: Layer, second: Layer, operators: list[str]) -> None:
