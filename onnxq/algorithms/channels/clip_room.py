@@ -28,7 +28,7 @@ def smallest_scale(pair: LayerPair, magnitude: Channels) -> Channels:
 
 
 def let_through(scale: Channels, least: Channels) -> list[Channels]:
-    """What a Clip leaves of a scale: as it is, and with 1 as its largest number.
+    """What a Clip leaves of a scale: as it is, and divided by its largest number, nowhere below the smallest allowed.
 
     Without a Clip only the ratios of a scale matter; here some channels keep theirs.
 
