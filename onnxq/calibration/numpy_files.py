@@ -116,6 +116,7 @@ def load_feed(path: Path) -> dict[str, np.ndarray] | np.ndarray:
         DataError: the file is unreadable or holds Python objects.
     """
     try:
+        _require_magic(path)
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
@@ -123,6 +124,19 @@ def load_feed(path: Path) -> dict[str, np.ndarray] | np.ndarray:
             return {name: loaded[name] for name in loaded.files}
     except BROKEN as error:
         raise _damaged(path, error) from error
+
+
+def _require_magic(path: Path) -> None:
+    """Refuse a file that numpy would take for pickled objects.
+
+    Raises:
+        ValueError: it begins neither as a ``.npy`` nor as a ``.npz`` file does.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as stream:
+        first = stream.read(len(np.lib.format.MAGIC_PREFIX))
+    if not first.startswith((np.lib.format.MAGIC_PREFIX, b"PK")):
+        raise ValueError(f"it begins with {first!r}, as no such file does" if first else "it is empty")
 
 
 def _describe(path: Path, member: str | None) -> RowArray:

@@ -180,6 +180,16 @@ def test_damaged_files_are_errors_not_tracebacks(tmp_path: Path, suffix: str) ->
     assert refused >= 22
 
 
+@pytest.mark.parametrize(("content", "why"), [(b"x,y\n1,2", "it begins with b'x,y"), (b"", "it is empty")])
+def test_another_file_in_a_folder_is_no_pickle(tmp_path: Path, content: bytes, why: str) -> None:
+    """numpy takes it for one, and would have the reader load it unsafely."""
+    np.savez(tmp_path / "a.npz", x=IMAGES[0])
+    (tmp_path / "b.npz").write_bytes(content)
+    with pytest.raises(DataError, match=f"b.npz: is not a readable numpy file \\({why}") as caught:
+        feeds(tmp_path)
+    assert "pickle" not in str(caught.value)
+
+
 def test_fewer_than_one_sample() -> None:
     with pytest.raises(DataError, match="0 samples"):
         feeds(IMAGES, samples=0)
