@@ -1,17 +1,18 @@
 """Last rewritings of a QDQ model for onnxruntime: what makes it fast, and what keeps it from failing there.
 
-All of them leave the numbers as they are. Each says what onnxruntime 1.31 does otherwise.
+Integers stay as they are, and floats but for roundings (:mod:`.fast_floats`). Each says what onnxruntime 1.31 does
+otherwise.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.channels import fill_up_channels
+from onnxq.backends.onnxruntime.fast_floats import write_fast
 from onnxq.backends.onnxruntime.groups import join_groups
 from onnxq.backends.onnxruntime.limits import certain, keep_float, keep_from_empty, keep_layers, keep_layout, keep_pools
 from onnxq.backends.onnxruntime.phases import write_phases
@@ -29,7 +30,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, is_stored, only_reader, replace_nodes, set_constant
+from onnxq.graph.values import constant_array, is_constant, is_stored, only_reader, set_constant
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -91,42 +92,6 @@ def _write_signed_pairs(model: ir.Model) -> None:
         if signed and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             node.domain = MICROSOFT
             model.opset_imports[MICROSOFT] = 1
-
-
-_LEAST_SLOPED = 256
-"""Elements of a PRelu from which on more nodes are faster; free sizes are taken as 16."""
-
-
-def _write_slopes(model: ir.Model) -> None:
-    """Write a PRelu as ``Max(x, a x)``, or as ``Relu(x) + a Min(x, 0)`` where a slope is 0 or above 1.
-
-    onnxruntime 1.32 branches on the sign of each element: a PRelu of a feature map takes 4.9 ns for each, these 0.3 and
-    0.4 ns. Bit-equal, but for the sign of zeros.
-    """
-    namer = Namer(model)
-    for node in list(all_nodes(model)):
-        slope = constant_array(node.inputs[1]) if node.op_type == "PRelu" and node.domain == "" else None
-        if slope is None or slope.dtype != np.float32 or not isinstance(node.graph, ir.Graph):
-            continue
-        if not np.isfinite(slope).all():
-            continue
-        made, (source, slopes) = node.outputs[0], node.inputs
-        if math.prod(d if isinstance(d, int) else 16 for d in made.shape or (_LEAST_SLOPED,)) < _LEAST_SLOPED:
-            continue
-        if slope.all() and (slope <= 1).all():
-            nodes = [ir.node("Mul", [source, slopes])]
-            nodes.append(ir.node("Max", [source, nodes[0].outputs[0]]))
-        else:
-            zero = set_constant(node.graph, namer, f"{node.name}_zero", np.zeros((), np.float32))
-            nodes = [ir.node("Relu", [source]), ir.node("Min", [source, zero])]
-            nodes.append(ir.node("Mul", [nodes[1].outputs[0], slopes]))
-            nodes.append(ir.node("Add", [nodes[0].outputs[0], nodes[2].outputs[0]]))
-        for part in nodes[:-1]:
-            part.name, value = namer.node(f"{node.name}_{part.op_type}"), part.outputs[0]
-            value.name, value.type = namer.fresh(f"{made.name}_{part.op_type}"), made.type
-            value.shape = made.shape.copy() if made.shape is not None else None
-        nodes[-1].name = node.name
-        replace_nodes([node], *nodes)
 
 
 def _keep_norms(model: ir.Model) -> None:
@@ -262,7 +227,7 @@ def finish(model: ir.Model, plan: Plan) -> None:
         plan: where it is quantized.
     """
     certain(model)
-    _write_slopes(model)
+    write_fast(model)
     unpack_at_load(model, plan)
     _keep_apart(model)
     widen_at_load(model)

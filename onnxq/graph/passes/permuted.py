@@ -15,7 +15,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.region import axes_of
 from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant, static_shape
 
-__all__ = ["can_permute", "keeps_order", "permute", "rank_of"]
+__all__ = ["PERMUTABLE", "can_permute", "keeps_order", "permute", "rank_of"]
 
 _UNARY = (
     *("Abs", "Cast", "Ceil", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
@@ -27,6 +27,8 @@ _ELEMENTWISE = frozenset((*_UNARY, *_BROADCASTING))
 _ALONG_AXIS = {"Concat": 0, "Split": 0, "Softmax": -1, "LogSoftmax": -1}
 """Operator → the axis it has by default."""
 _REDUCTIONS = frozenset(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceProd"))
+PERMUTABLE = _ELEMENTWISE | _ALONG_AXIS.keys() | _REDUCTIONS | {"Pad", "Slice"}
+"""Types of all of them."""
 _NEW_SOFTMAX = 13
 """Before, Softmax took all axes from its own on as one."""
 

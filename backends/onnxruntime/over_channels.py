@@ -1,0 +1,185 @@
+"""Reductions over the channels of channels-first tensors, which onnxruntime 1.32 computes slowly, written otherwise.
+
+Figures as in :mod:`.fast_floats`. Behind the channels all axes are one: a sum over them is then the product of a row of
+ones with a matrix, and an extreme that of a few extremes.
+
+Between integer convolutions, which have the channels last, all stays as it is: onnxruntime moves the Transposes around
+those through to the other side, where nothing else stands between, and is fast with the channels last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backends.onnxruntime.kernels import quantizer_behind
+from onnxq.graph.passes.chain import Chain
+from onnxq.graph.passes.permuted import PERMUTABLE
+from onnxq.graph.values import constant_array
+
+__all__ = ["REDUCTIONS", "reduction", "softmax"]
+
+_EXTREMES = ("ReduceMax", "ReduceMin")
+REDUCTIONS = (*_EXTREMES, "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare")
+"""Operators for :func:`reduction`."""
+_SHAPE_OF_SOME = 15
+"""Opset from which on a Shape may leave out axes in front."""
+_AXES_AS_INPUT = {"ReduceSum": 13}
+"""Opset from which on a reduction reads its axes; 18 for the others."""
+_THROUGH = PERMUTABLE | {"AveragePool", "DequantizeLinear", "MaxPool", "QuantizeLinear", "Resize"}
+"""What onnxruntime moves Transposes through."""
+_FURTHEST = 200
+"""Nodes that are looked at, at most."""
+
+
+def reduction(chain: Chain) -> ir.Value | None:
+    """Sums over the channels of one sample as matrix products, extremes in two steps: 1.5 → 0.1 to 0.2.
+
+    onnxruntime is fast where there is an axis in front of the one that it reduces, or none behind it.
+    """
+    node, rank = chain.node, len(chain.x.shape or ())
+    over_channels = rank > 2 and _axes(chain) in ([1], [1 - rank]) and _may_be_one(chain.x)
+    if not over_channels or _has_channels_last(node) or (node.op_type in _EXTREMES and not _factor(chain.x)):
+        return None
+    planes = _planes(chain)
+    if planes is None:
+        return None
+    kept = [1] if node.attributes.get_int("keepdims", 1) else []
+    return chain.put("Reshape", planes.reduced(node.op_type), _target(chain, 0, *kept, *planes.sizes))
+
+
+def _may_be_one(x: ir.Value) -> bool:
+    """Whether a tensor holds one sample, as far as it is known."""
+    return x.shape is not None and (x.shape[0] == 1 or not isinstance(x.shape[0], int))
+
+
+def _axes(chain: Chain) -> list[int] | None:
+    """The axes of a reduction; None where they are computed."""
+    if chain.opset < _AXES_AS_INPUT.get(chain.node.op_type, 18):
+        return list(chain.node.attributes.get_ints("axes", ()))
+    axes = constant_array(chain.input(1))
+    return None if axes is None else [int(axis) for axis in axes.reshape(-1)]
+
+
+def softmax(chain: Chain) -> ir.Value | None:
+    """A Softmax or LogSoftmax over channels by its definition: 7.0 → 0.6, where their number is prime 2.
+
+    onnxruntime is fast on the last axis alone, and takes Transposes around it back.
+    """
+    node, rank = chain.node, len(chain.x.shape or ())
+    over_channels = rank > 2 and node.attributes.get_int("axis", -1) in (1, 1 - rank)
+    planes = _planes(chain) if over_channels and not _is_quantized(node) and not _has_channels_last(node) else None
+    if planes is None:
+        return None
+    below = planes.put("Sub", planes.reduced("ReduceMax"))
+    raised = below.put("Exp")
+    total = raised.reduced("ReduceSum")
+    made = below.put("Sub", chain.put("Log", total)) if node.op_type == "LogSoftmax" else raised.put("Div", total)
+    return chain.put("Reshape", made.x, _target(chain, 0, 0, *planes.sizes))
+
+
+@dataclass(frozen=True)
+class _Planes:
+    """A tensor with all axes behind the channels as one, (N, C, K).
+
+    Attributes:
+        chain: puts nodes.
+        x: it.
+        channels: C.
+        size: K, or a vector that holds it.
+        sizes: of the axes, or a vector that holds them.
+    """
+
+    chain: Chain
+    x: ir.Value
+    channels: int
+    size: int | ir.Value
+    sizes: tuple[int | ir.Value, ...]
+
+    def put(self, op: str, *others: ir.Value) -> _Planes:
+        """Compute element by element."""
+        return replace(self, x=self.chain.put(op, self.x, *others))
+
+    def reduced(self, op: str) -> ir.Value:
+        """A reduction over the channels, (N, 1, K)."""
+        if op in _EXTREMES:
+            return self._extreme(op)
+        x = self.put("Mul", self.x).x if op in ("ReduceL2", "ReduceSumSquare") else self.x
+        each = 1.0 / self.channels if op == "ReduceMean" else 1.0
+        ones = self.chain.constant("ones", np.full((1, 1, self.channels), each, np.float32))
+        total = self.chain.put("MatMul", ones, x)
+        return self.chain.put("Sqrt", total) if op == "ReduceL2" else total
+
+    def _extreme(self, op: str) -> ir.Value:
+        factor = _factor(self.chain.x)
+        if factor is None:
+            return self._over(op, self.x, 1)
+        split = _target(self.chain, 0, factor, self.channels // factor, self.size)
+        found = self._over(op, self._over(op, self.chain.put("Reshape", self.x, split), 2), 1)
+        return self.chain.put("Reshape", found, _target(self.chain, 0, 1, self.size))
+
+    def _over(self, op: str, x: ir.Value, axis: int) -> ir.Value:
+        if self.chain.opset < _AXES_AS_INPUT.get(op, 18):
+            return self.chain.put(op, x, axes=ir.AttrInt64s("axes", [axis]))
+        return self.chain.put(op, x, self.chain.integers(axis))
+
+
+def _factor(x: ir.Value) -> int | None:
+    """The smallest number of parts, 2 or more, that the channels can be split into; None where one is left in each."""
+    channels = x.shape[1] if x.shape is not None else None
+    if not isinstance(channels, int):
+        return None
+    return next((n for n in range(2, math.isqrt(channels) + 1) if channels % n == 0), None)
+
+
+def _planes(chain: Chain) -> _Planes | None:
+    """The first input of a node so; None where that takes numbers that are not known. No node is put then."""
+    assert chain.x.shape is not None
+    channels, behind = chain.x.shape[1], list(chain.x.shape[2:])
+    known = [size for size in behind if isinstance(size, int)]
+    if not isinstance(channels, int) or (len(known) < len(behind) and chain.opset < _SHAPE_OF_SOME):
+        return None
+    if len(known) == len(behind):
+        size: int | ir.Value = math.prod(known)
+        sizes: tuple[int | ir.Value, ...] = tuple(known)
+    else:
+        shape = chain.put("Shape", chain.x, dtype=ir.DataType.INT64, start=ir.AttrInt64("start", 2))
+        size, sizes = chain.put("ReduceProd", shape, dtype=ir.DataType.INT64), (shape,)
+    x = chain.x if len(behind) == 1 else chain.put("Reshape", chain.x, _target(chain, 0, channels, size))
+    return _Planes(chain, x, channels, size, sizes)
+
+
+def _target(chain: Chain, *sizes: int | ir.Value) -> ir.Value:
+    """What to reshape to, without a size of -1, which has no meaning where there are no elements."""
+    if all(isinstance(size, int) for size in sizes):
+        return chain.integers(*(size for size in sizes if isinstance(size, int)))
+    parts = [chain.integers(size) if isinstance(size, int) else size for size in sizes]
+    return chain.put("Concat", *parts, dtype=ir.DataType.INT64, axis=ir.AttrInt64("axis", 0))
+
+
+def _has_channels_last(node: ir.Node) -> bool:
+    """Whether onnxruntime will compute a node with the channels last: between integer convolutions."""
+    return _leads_to_integers(node, ir.Node.predecessors) and _leads_to_integers(node, ir.Node.successors)
+
+
+def _leads_to_integers(node: ir.Node, neighbours: Callable[[ir.Node], Iterable[ir.Node]]) -> bool:
+    waiting, seen = [node], {node}
+    while waiting and len(seen) < _FURTHEST:
+        for near in neighbours(waiting.pop(0)):
+            if near.op_type == "Conv" and quantizer_behind(near) is not None:
+                return True
+            if near.op_type in _THROUGH and near not in seen:
+                seen.add(near)
+                waiting.append(near)
+    return False
+
+
+def _is_quantized(node: ir.Node) -> bool:
+    """Whether a node stands between quantizers, which onnxruntime makes one integer kernel of."""
+    before = node.inputs[0].producer() if node.inputs[0] is not None else None
+    readers = [reader.op_type for reader in node.outputs[0].consumers()]
+    return before is not None and before.op_type == "DequantizeLinear" and set(readers) == {"QuantizeLinear"}
