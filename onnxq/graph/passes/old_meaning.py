@@ -1,54 +1,54 @@
-"""What operators meant in the opset they come from, kept where onnx's converter forgets it.
+"""What operators meant in the opset they come from, where the converter of onnx forgets it.
 
 A Resize below opset 11, and the Upsample that it was before, count from the first element: ``x / scale``, cut off where
 it enlarges and rounded up where it shrinks, as onnxruntime computes them. The converter leaves out the attributes that
-say so, and the defaults of later opsets place elements by their centres. A Hardmax below opset 13 looks at all axes from
-its own on as one; the converter keeps the axis and looks at that one alone.
+say so, and the defaults of later opsets place elements by their centres. A Hardmax below opset 13 looks at all axes
+from its own on as one; the converter keeps the axis and looks at that one alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-__all__ = ["Places", "flatten_hardmax", "places_of", "say_places"]
+__all__ = ["flatten_hardmax", "places_of", "say_places"]
 
 _CENTRES = 11
 """The opset from which on a Resize says where its elements lie."""
 _ONE_AXIS = 13
 """The opset from which on a Hardmax looks at one axis."""
 
-Places = Mapping[tuple[str, ...], str]
-"""Outputs of a Resize or Upsample → how the nearest element is found."""
 
-
-def places_of(graph: onnx.GraphProto, opset: int, around: Mapping[str, onnx.TensorProto] | None = None) -> Places:
-    """The Resize and Upsample nodes of a graph and those inside that count from the first element.
+def places_of(graph: onnx.GraphProto, opset: int, around: Mapping[str, onnx.TensorProto] | None = None) -> list[str]:
+    """How each Resize and Upsample of a graph and those inside finds the nearest element, in the order of the nodes.
 
     Args:
         graph: not changed.
-        opset: its version of the standard operators.
+        opset: its version of the standard operators; none is found where it says so itself.
         around: constants of the graphs around it.
 
     Raises:
         ValueError: no later opset has what a node computes.
     """
     if opset >= _CENTRES:
-        return {}
+        return []
     known = {**(around or {}), **{t.name: t for t in graph.initializer}}
     known |= {n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
-    found: dict[tuple[str, ...], str] = {}
+    found: list[str] = []
     for node in graph.node:
         if node.domain == "" and node.op_type in ("Resize", "Upsample"):
-            found[tuple(node.output)] = _nearest(node, known)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found |= places_of(attribute.g, opset, known)
+            found.append(_nearest(node, known))
+        for body in _bodies(node):
+            found += places_of(body, opset, known)
     return found
+
+
+def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [a.g for a in sorted(node.attribute, key=lambda a: a.name) if a.HasField("g")]
 
 
 def _nearest(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto]) -> str:
@@ -68,26 +68,31 @@ def _nearest(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto]) -> str
     return "ceil"
 
 
-def say_places(graph: onnx.GraphProto, places: Places) -> None:
+def say_places(graph: onnx.GraphProto, places: list[str]) -> None:
     """Writes at each Resize, in place, where its elements lie.
+
+    The converter may give what it writes another name, and leaves it where it was.
 
     Args:
         graph: converted; changed in place, with the graphs inside.
         places: what :func:`places_of` found before it was.
     """
+    if places:
+        _say(graph, iter(places))
+
+
+def _say(graph: onnx.GraphProto, places: Iterator[str]) -> None:
     for node in graph.node:
-        nearest = places.get(tuple(node.output))
-        if nearest is not None:
-            said = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": nearest}
+        if node.domain == "" and node.op_type == "Resize":
+            said = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": next(places)}
             kept = [a for a in node.attribute if a.name not in said]
             linear = any(a.name == "mode" and a.s != b"nearest" for a in kept)
             del node.attribute[:]
             node.attribute.extend(kept)
             names = list(said)[:1] if linear else list(said)
             node.attribute.extend(onnx.helper.make_attribute(name, said[name]) for name in names)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                say_places(attribute.g, places)
+        for body in _bodies(node):
+            _say(body, places)
 
 
 def flatten_hardmax(graph: onnx.GraphProto, opset: int) -> None:

@@ -37,6 +37,18 @@ def test_upsample_counts_from_the_first_element(mode: str, opset: int) -> None:
     apply(raised, build(text, opset=opset, **constants), {"x": random(1, 2, 5, 7)})
 
 
+def test_upsamples_whose_results_the_converter_renames_keep_their_own() -> None:
+    text = """g (float[1,2,5,7] x) => (float[1,2,h,w] y) {
+        a = Upsample <mode = "linear"> (x, s)
+        b = Relu (a)
+        c = Upsample <mode = "nearest"> (b, t)
+        d = Neg (c)
+        e = Upsample <mode = "linear"> (d, t)
+        y = Abs (e) }"""
+    constants = {"s": np.array([1, 1, 2, 2], np.float32), "t": np.array([1, 1, 1.5, 1.3], np.float32)}
+    apply(raised, build(text, opset=9, **constants), {"x": random(1, 2, 5, 7)})
+
+
 def test_resize_by_factors_that_are_computed_and_in_a_branch() -> None:
     text = """g (float[1,1,4,6] x, float[4] s, bool c) => (float[1,1,h,w] y) {
         a = Resize <mode = "linear"> (x, s)
