@@ -11,6 +11,8 @@ import onnx.numpy_helper
 import onnx.version_converter
 import onnx_ir as ir
 
+from onnxq.graph.passes.old_meaning import flatten_hardmax, places_of, say_places
+
 __all__ = ["convert"]
 
 
@@ -25,7 +27,10 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
     Raises:
         Exception: whatever onnx raises for what it cannot convert.
     """
+    before = next(entry.version for entry in proto.opset_import if entry.domain == "")
     _ease(proto.graph)
+    flatten_hardmax(proto.graph, before)
+    places = places_of(proto.graph, before)
     said = _said(proto.graph)
     shown = _show_outside(proto.graph)
     converted: onnx.ModelProto = onnx.version_converter.convert_version(proto, opset)
@@ -33,6 +38,7 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
     _tell_apart(converted.graph, set())
     _retype_pads(converted.graph, types)
     _unsay(converted.graph, said, opset)
+    say_places(converted.graph, places)
     return converted
 
 
