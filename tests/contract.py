@@ -14,6 +14,7 @@ What is checked here is computed from the result itself with onnx, onnxruntime a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,7 +281,8 @@ def _assert_reasons(result: onnx.ModelProto, quantized: Quantized, *, dequantize
             if node.op_type in _PLACING and any(node.name.startswith(f"{n}_{node.op_type}") for n in placed):
                 continue  # puts side by side what that one makes, on its grid
             known = node.name in plan.quantized or node.name in plan.absorbed
-            known = known or node.name.rpartition("_")[0] in reasons  # a part of that node, written as several
+            part_of = re.sub(r"_[A-Za-z0-9]+(_\d+)?$", "", node.name)
+            known = known or part_of in reasons  # a part of that node, written as several
             if dequantized and node.name in plan.quantized:
                 assert any(made_by.get(name) in ("DequantizeLinear", "FakeQuantize") for name in node.input), node.name
             inputs = [types.get(name, TensorProto.FLOAT) for name in node.input if name]

@@ -51,11 +51,11 @@ def write_fast(model: ir.Model) -> None:
     for group in find_groups(model) if may_have_mish else ():
         first = group.nodes[0]
         if group.kind == "mish" and first.inputs[0] is group.inputs[0] and _is_worth_it(first, opset, _OF_MISH):
-            _replace(group.nodes, _mish(Chain(first, opset, namer)))
+            _replace(group.nodes, Chain(first, opset, namer), _mish)
     for node in list(all_nodes(model)):
         form = _FORMS.get(node.op_type) if node.domain == "" else None
         if form is not None and _is_worth_it(node, opset, form.least):
-            _replace([node], form.write(Chain(node, opset, namer)))
+            _replace([node], Chain(node, opset, namer), form.write)
 
 
 def _is_worth_it(node: ir.Node, opset: int, least: int) -> bool:
@@ -66,10 +66,15 @@ def _is_worth_it(node: ir.Node, opset: int, least: int) -> bool:
     return math.prod(dim if isinstance(dim, int) else _UNKNOWN for dim in dims) >= least
 
 
-def _replace(nodes: Sequence[ir.Node], made: ir.Value | None) -> None:
-    if made is not None:
-        rename_output(made, nodes[-1].outputs[0])
-        remove_nodes(nodes)
+def _replace(nodes: Sequence[ir.Node], chain: Chain, write: Callable[[Chain], ir.Value | None]) -> None:
+    """Put a chain in the place of nodes, whose names the last of the chain have from then on."""
+    made = write(chain)
+    if made is None:
+        return
+    rename_output(made, nodes[-1].outputs[0])
+    remove_nodes(nodes)
+    for former, node in zip(reversed(nodes), reversed(chain.made), strict=False):
+        node.name = former.name
 
 
 def _put(chain: Chain, op: str, *inputs: ir.Value | float) -> ir.Value:

@@ -19,11 +19,13 @@ class Chain:
         node: the one.
         opset: of the model.
         x: its first input.
+        made: the nodes, in order.
     """
 
     def __init__(self, node: ir.Node, opset: int, namer: Namer) -> None:
         assert isinstance(node.graph, ir.Graph) and node.inputs[0] is not None
         self.node, self.opset, self.x = node, opset, node.inputs[0]
+        self.made: list[ir.Node] = []
         self._graph, self._namer = node.graph, namer
 
     def input(self, index: int) -> ir.Value | None:
@@ -45,6 +47,7 @@ class Chain:
         made.outputs[0].type = self.x.type if dtype is None else ir.TensorType(dtype)
         stand_for(made, [self.node])
         self._graph.insert_before(self.node, [made])
+        self.made.append(made)
         return made.outputs[0]
 
     def number(self, value: float) -> ir.Value:
