@@ -24,7 +24,7 @@ from onnxq.graph.snapshot import snapshot
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.memory import trim
 from onnxq.notes.remarks import remarks
-from onnxq.notes.unlike_given import unlike_given
+from onnxq.notes.unlike_given import unlike_given, unlike_unconverted
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.inputs import inputs_of
 from onnxq.planning.planner import activations_of
@@ -243,4 +243,6 @@ def observe(
     made.remarks = remarks(prepared.model, prepared.remembered, made, options)
     if prepared.calibrated is not prepared.model:
         made.remarks += unlike_given(prepared.model, made.kept, options)
+    if prepared.converted is not None and not prepared.random:
+        made.remarks += unlike_unconverted(prepared.converted, made.kept, options)
     return made

@@ -78,6 +78,7 @@ class Prepared:
     Attributes:
         given: the model as it came, where it computed with other operators: ``source``, or a copy of a large one that
             was loaded; None: with the same, or in half precision.
+        converted: what was given, where onnx's converter has raised its opset; None: else, or in half precision.
         model: normalized; not to be changed.
         notes: what the passes did.
         lost: what was done to it that whoever runs the result must know, a sentence each.
@@ -102,11 +103,13 @@ class Prepared:
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
         base = OPSET_OF_FUSED if has_any(model, FUSED) else BASE_OPSET
         base = base if options.opset is None else min(base, options.opset)
-        self.notes += map(str, normalize(model, min_opset=base, keep=KEEP, unfit=too_uneven))
+        done = normalize(model, min_opset=base, keep=KEEP, unfit=too_uneven)
+        self.notes += map(str, done)
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         check(model)
         self.model = model
         self.given = None if self.halves else as_it_came.beside(model)
+        self.converted = source if any(note.by_converter for note in done) and not self.halves else None
         self._composite = COMPOSITE & {full_type(node) for node in all_nodes(model)}
         self._bases: dict[frozenset[str], tuple[ir.Model, list[str]]] = {}
         self.lost = [*_inputs_lost(before, model), *still_half(widened)]

@@ -27,7 +27,7 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
     Raises:
         Exception: whatever onnx raises for what it cannot convert.
     """
-    before = next(entry.version for entry in proto.opset_import if entry.domain == "")
+    before = next((entry.version for entry in proto.opset_import if entry.domain == ""), opset)
     _ease(proto.graph)
     flatten_hardmax(proto.graph, before)
     places = places_of(proto.graph, before)

@@ -8,7 +8,7 @@ import onnx.helper
 import onnx_ir as ir
 
 from onnxq.errors import ModelError, OptionError
-from onnxq.graph.note import Note
+from onnxq.graph.note import CONVERTED, Note
 from onnxq.graph.passes.converter import convert
 from onnxq.graph.passes.expand_doubles import FIRST, LAST, expand_doubles
 from onnxq.graph.skeleton import adopt, skeleton
@@ -87,7 +87,7 @@ def raise_opset(model: ir.Model, opset: int | None = None, *, minimum: int = 17)
     for node in all_nodes(model):
         node.metadata_props.update(properties.get(node.name or "", {}))  # the converter drops them
     _raise_ir(model, target)
-    return [*notes, Note("opset", "", f"converted from {current} to {target}; changed operators: {operators}")]
+    return [*notes, Note("opset", "", f"{CONVERTED} from {current} to {target}; changed operators: {operators}")]
 
 
 def _versions(model: ir.Model, opset: int | None, minimum: int) -> tuple[int, int]:
