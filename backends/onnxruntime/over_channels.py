@@ -1,7 +1,7 @@
 """Reductions over the channels of channels-first tensors, which onnxruntime 1.32 computes slowly, written otherwise.
 
 Figures as in :mod:`.fast_floats`. Behind the channels all axes are one: a sum over them is then the product of a row of
-ones with a matrix, and an extreme that of a few extremes.
+ones with a matrix, and an extreme that of a few extremes; so is a sum where there may be no sample.
 
 Between integer convolutions, which have the channels last, all stays as it is: onnxruntime moves the Transposes around
 those through to the other side, where nothing else stands between, and is fast with the channels last.
@@ -37,13 +37,13 @@ _FURTHEST = 200
 
 
 def reduction(chain: Chain) -> ir.Value | None:
-    """Sums over the channels of one sample as matrix products, extremes in two steps: 1.5 → 0.1 to 0.2.
+    """Sums over the channels of one sample as matrix products, 1.5 → 0.1; other reductions in two steps, 1.5 → 0.2.
 
     onnxruntime is fast where there is an axis in front of the one that it reduces, or none behind it.
     """
     node, rank = chain.node, len(chain.x.shape or ())
     over_channels = rank > 2 and _axes(chain) in ([1], [1 - rank]) and _may_be_one(chain.x)
-    if not over_channels or _has_channels_last(node) or (node.op_type in _EXTREMES and not _factor(chain.x)):
+    if not over_channels or _has_channels_last(node) or not (_is_product(chain.x, node.op_type) or _factor(chain.x)):
         return None
     planes = _planes(chain)
     if planes is None:
@@ -55,6 +55,11 @@ def reduction(chain: Chain) -> ir.Value | None:
 def _may_be_one(x: ir.Value) -> bool:
     """Whether a tensor holds one sample, as far as it is known."""
     return x.shape is not None and (x.shape[0] == 1 or not isinstance(x.shape[0], int))
+
+
+def _is_product(x: ir.Value, op: str) -> bool:
+    """Whether a reduction is a product: a sum, where there is a sample. onnxruntime 1.23 makes no product of none."""
+    return op not in _EXTREMES and x.shape is not None and isinstance(x.shape[0], int)
 
 
 def _axes(chain: Chain) -> list[int] | None:
@@ -106,20 +111,21 @@ class _Planes:
 
     def reduced(self, op: str) -> ir.Value:
         """A reduction over the channels, (N, 1, K)."""
-        if op in _EXTREMES:
-            return self._extreme(op)
+        if not _is_product(self.chain.x, op):
+            return self._in_two(op)
         x = self.put("Mul", self.x).x if op in ("ReduceL2", "ReduceSumSquare") else self.x
         each = 1.0 / self.channels if op == "ReduceMean" else 1.0
         ones = self.chain.constant("ones", np.full((1, 1, self.channels), each, np.float32))
         total = self.chain.put("MatMul", ones, x)
         return self.chain.put("Sqrt", total) if op == "ReduceL2" else total
 
-    def _extreme(self, op: str) -> ir.Value:
+    def _in_two(self, op: str) -> ir.Value:
         factor = _factor(self.chain.x)
         if factor is None:
             return self._over(op, self.x, 1)
         split = _target(self.chain, 0, factor, self.channels // factor, self.size)
-        found = self._over(op, self._over(op, self.chain.put("Reshape", self.x, split), 2), 1)
+        parts = self._over(op, self.chain.put("Reshape", self.x, split), 2)
+        found = self._over("ReduceSum" if op == "ReduceSumSquare" else op, parts, 1)
         return self.chain.put("Reshape", found, _target(self.chain, 0, 1, self.size))
 
     def _over(self, op: str, x: ir.Value, axis: int) -> ir.Value:

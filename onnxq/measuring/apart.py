@@ -44,7 +44,7 @@ def _is_far(part: Partition, arrays: Sequence[np.ndarray | None]) -> bool:
         if not split or any(not values.size for values in split.values()):
             return False
         for name, values in split.items():
-            usual = np.where(np.abs(values) <= SENTINEL, values, 0.0)
+            usual = np.where(np.abs(values, dtype=np.float64) <= SENTINEL, values, 0.0)
             sums[name] += float(np.square(usual, dtype=np.float64).sum())
             counts[name] += values.size
     whole = sum(sums.values()) / sum(counts.values())
