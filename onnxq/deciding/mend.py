@@ -271,4 +271,5 @@ class _Mending:
             return ""
         errors = verification.outputs[worst]
         varying = "what varies in " if errors.sqnr - kept_signal(errors) > _BY_ITS_MEAN else ""
-        return f"{LOST}{left[worst]:.1f} dB are left of {varying}output {worst!r}"
+        level = f"{left[worst]:.1f} dB are" if math.isfinite(left[worst]) else "nothing is"
+        return f"{LOST}{level} left of {varying}output {worst!r}"
