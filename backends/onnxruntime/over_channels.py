@@ -71,7 +71,7 @@ def _axes(chain: Chain) -> list[int] | None:
 
 
 def softmax(chain: Chain) -> ir.Value | None:
-    """A Softmax or LogSoftmax over channels by its definition: 7.0 → 0.6, where their number is prime 2.
+    """A Softmax or LogSoftmax over channels by its definition: 7.3 → 1.2.
 
     onnxruntime is fast on the last axis alone, and takes Transposes around it back.
     """
