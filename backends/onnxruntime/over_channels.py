@@ -21,7 +21,7 @@ from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.permuted import PERMUTABLE
 from onnxq.graph.values import constant_array
 
-__all__ = ["REDUCTIONS", "reduction", "softmax"]
+__all__ = ["REDUCTIONS", "has_channels_last", "is_quantized", "reduction", "softmax"]
 
 _EXTREMES = ("ReduceMax", "ReduceMin")
 REDUCTIONS = (*_EXTREMES, "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare")
@@ -43,7 +43,7 @@ def reduction(chain: Chain) -> ir.Value | None:
     """
     node, rank = chain.node, len(chain.x.shape or ())
     over_channels = rank > 2 and _axes(chain) in ([1], [1 - rank]) and _may_be_one(chain.x)
-    if not over_channels or _has_channels_last(node) or not (_is_product(chain.x, node.op_type) or _factor(chain.x)):
+    if not over_channels or has_channels_last(node) or not (_is_product(chain.x, node.op_type) or _factor(chain.x)):
         return None
     planes = _planes(chain)
     if planes is None:
@@ -77,7 +77,7 @@ def softmax(chain: Chain) -> ir.Value | None:
     """
     node, rank = chain.node, len(chain.x.shape or ())
     over_channels = rank > 2 and node.attributes.get_int("axis", -1) in (1, 1 - rank)
-    planes = _planes(chain) if over_channels and not _is_quantized(node) and not _has_channels_last(node) else None
+    planes = _planes(chain) if over_channels and not is_quantized(node) and not has_channels_last(node) else None
     if planes is None:
         return None
     below = planes.put("Sub", planes.reduced("ReduceMax"))
@@ -167,7 +167,7 @@ def _target(chain: Chain, *sizes: int | ir.Value) -> ir.Value:
     return chain.put("Concat", *parts, dtype=ir.DataType.INT64, axis=ir.AttrInt64("axis", 0))
 
 
-def _has_channels_last(node: ir.Node) -> bool:
+def has_channels_last(node: ir.Node) -> bool:
     """Whether onnxruntime will compute a node with the channels last: between integer convolutions."""
     return _leads_to_integers(node, ir.Node.predecessors) and _leads_to_integers(node, ir.Node.successors)
 
@@ -184,7 +184,7 @@ def _leads_to_integers(node: ir.Node, neighbours: Callable[[ir.Node], Iterable[i
     return False
 
 
-def _is_quantized(node: ir.Node) -> bool:
+def is_quantized(node: ir.Node) -> bool:
     """Whether a node stands between quantizers, which onnxruntime makes one integer kernel of."""
     before = node.inputs[0].producer() if node.inputs[0] is not None else None
     readers = [reader.op_type for reader in node.outputs[0].consumers()]

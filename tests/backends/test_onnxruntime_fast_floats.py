@@ -198,3 +198,46 @@ def test_between_integer_convolutions_reductions_stay(before: str, changed: bool
     assert "last" in made.plan.quantized
     found = ops(to_proto(made.rendered()))
     assert found["MatMul"] == (2 if changed else 0) and found["ReduceMean"] == found["Softmax"] == (0 if changed else 1)
+
+
+LINEAR = """(float[n, {0}, 16, 20] x) => (float[n, {0}, h, w] y) {{
+    y = Resize <mode = "linear", coordinate_transformation_mode = "{1}"> (x, , {2})
+}}"""
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("by_sizes", [False, True])
+def test_a_bilinear_resize_has_the_channels_last(mode: str, by_sizes: bool) -> None:
+    given: NDArray[Any] = np.array([1, 12, 40, 31]) if by_sizes else f32([1, 1, 2.5, 1.55])
+    text = LINEAR.format(12, mode, ", s" if by_sizes else "s").replace("[n,", "[1,")
+    model = build(text, s=given)
+    feeds = feeds_for(model)
+    result = made(model, feeds)
+    assert ops(result) == {"Transpose": 2, "Reshape": 2, "Resize": 1}
+    np.testing.assert_array_equal(run(result, feeds[0])[0], run(model, feeds[0])[0])
+
+
+@pytest.mark.parametrize(
+    ("channels", "factors"), [(12, (1.2, 1.2)), (12, (0.5, 0.5)), (3, (2.0, 2.0)), (10, (2.0, 2.0))]
+)
+def test_a_resize_that_transposes_would_slow_down_stays(channels: int, factors: tuple[float, float]) -> None:
+    model = build(LINEAR.format(channels, "half_pixel", "s"), s=f32([1, 1, *factors]))
+    assert ops(made(model, feeds_for(model))) == {"Resize": 1}
+
+
+@pytest.mark.parametrize(("more", "written"), [("antialias = 0", True), ("antialias = 1", False)])
+def test_a_resize_as_newer_exporters_write_it(more: str, written: bool) -> None:
+    attributes = f'"linear", keep_aspect_ratio_policy = "stretch", {more},'
+    text = LINEAR.format(12, "half_pixel", "s").replace('"linear",', attributes)
+    model = build(text, opset=18, s=f32([1, 1, 2, 3]))
+    result = made(model, feeds_for(model))
+    assert ops(result)["Transpose"] == (2 if written else 0)
+    assert_same(model, result, feeds_for(model)[0]["x"])
+
+
+def test_a_free_batch_is_resized_with_the_channels_last_and_may_be_larger() -> None:
+    model = build(LINEAR.format(16, "half_pixel", "s"), s=f32([1, 1, 2, 2]))
+    result = made(model, feeds_for(model))
+    assert ops(result)["Transpose"] == 2
+    for n in (3, 1):
+        assert_same(model, result, feeds_for(model, n=n)[0]["x"])

@@ -32,12 +32,14 @@ class Chain:
         """An input of the node; None where it is left out."""
         return input_of(self.node, index)
 
-    def put(self, op: str, *inputs: ir.Value, dtype: ir.DataType | None = None, **attributes: ir.Attr) -> ir.Value:
+    def put(
+        self, op: str, *inputs: ir.Value | None, dtype: ir.DataType | None = None, **attributes: ir.Attr
+    ) -> ir.Value:
         """Put a node; its output.
 
         Args:
             op: operator of the standard domain.
-            inputs: of it.
+            inputs: of it; None for one that is left out.
             dtype: of its output, where that is another than of the first input of the node replaced.
             attributes: of it.
         """
