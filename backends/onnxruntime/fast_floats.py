@@ -2,7 +2,7 @@
 
 Integer layers do not make these faster, and next to them they weigh the more. Figures are ns for each element that is
 read, on one thread of an AMD EPYC of family 26, of the operator → as it is written here. Results differ by roundings of
-float32, as those of a sum in another order do; signs of zeros may differ.
+float32, as those of a sum in another order do; signs of zeros may differ, and a root of minus infinity is no number.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN
 from onnxq.backends.onnxruntime.over_channels import (
     REDUCTIONS,
     has_channels_last,
@@ -31,8 +32,6 @@ __all__ = ["write_fast"]
 
 _OPSET = 13
 """From it on a Softmax is of one axis; results have it at least where weights have scales of their own a channel."""
-_UNKNOWN = 16
-"""What a free size is taken as."""
 
 
 class _Form(NamedTuple):
@@ -50,7 +49,8 @@ class _Form(NamedTuple):
 def write_fast(model: ir.Model) -> None:
     """Write what is slow with what is fast, in place; the tensors in front of and behind an operator keep their names.
 
-    Left are operators that are small or not of float32, and a Softmax for which there is an integer kernel.
+    Left are operators that are small or not of float32, a Softmax for which there is an integer kernel, and what
+    onnxruntime computes with the channels last between integer convolutions.
     """
     namer, opset = Namer(model), model.opset_imports.get("", 0)
     may_have_mish = any(node.op_type in ("Softplus", "Tanh") for node in all_nodes(model))
@@ -69,7 +69,7 @@ def _is_worth_it(node: ir.Node, opset: int, least: int) -> bool:
     if opset < _OPSET or not isinstance(node.graph, ir.Graph) or data is None or data.dtype is not ir.DataType.FLOAT:
         return False
     dims = data.shape if data.shape is not None else (least,)
-    return math.prod(dim if isinstance(dim, int) else _UNKNOWN for dim in dims) >= least
+    return math.prod(dim if isinstance(dim, int) else UNKNOWN for dim in dims) >= least
 
 
 def _replace(nodes: Sequence[ir.Node], chain: Chain, write: Callable[[Chain], ir.Value | None]) -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.kernels import quantizer_behind
+from onnxq.backends.onnxruntime.kernels import is_unpacked, quantizer_behind
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.permuted import PERMUTABLE
-from onnxq.graph.values import constant_array
+from onnxq.graph.recognition.region import axes_of
 
 __all__ = ["REDUCTIONS", "has_channels_last", "is_quantized", "reduction", "softmax"]
 
@@ -28,8 +28,6 @@ REDUCTIONS = (*_EXTREMES, "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquar
 """Operators for :func:`reduction`."""
 _SHAPE_OF_SOME = 15
 """Opset from which on a Shape may leave out axes in front."""
-_AXES_AS_INPUT = {"ReduceSum": 13}
-"""Opset from which on a reduction reads its axes; 18 for the others."""
 _THROUGH = PERMUTABLE | {"AveragePool", "DequantizeLinear", "MaxPool", "QuantizeLinear", "Resize"}
 """What onnxruntime moves Transposes through."""
 _FURTHEST = 200
@@ -42,7 +40,7 @@ def reduction(chain: Chain) -> ir.Value | None:
     onnxruntime is fast where there is an axis in front of the one that it reduces, or none behind it.
     """
     node, rank = chain.node, len(chain.x.shape or ())
-    over_channels = rank > 2 and _axes(chain) in ([1], [1 - rank]) and _may_be_one(chain.x)
+    over_channels = rank > 2 and axes_of(node) in ((1,), (1 - rank,)) and _may_be_one(chain.x)
     if not over_channels or has_channels_last(node) or not (_is_product(chain.x, node.op_type) or _factor(chain.x)):
         return None
     planes = _planes(chain)
@@ -60,14 +58,6 @@ def _may_be_one(x: ir.Value) -> bool:
 def _is_product(x: ir.Value, op: str) -> bool:
     """Whether a reduction is a product: a sum, where there is a sample. onnxruntime 1.23 makes no product of none."""
     return op not in _EXTREMES and x.shape is not None and isinstance(x.shape[0], int)
-
-
-def _axes(chain: Chain) -> list[int] | None:
-    """The axes of a reduction; None where they are computed."""
-    if chain.opset < _AXES_AS_INPUT.get(chain.node.op_type, 18):
-        return list(chain.node.attributes.get_ints("axes", ()))
-    axes = constant_array(chain.input(1))
-    return None if axes is None else [int(axis) for axis in axes.reshape(-1)]
 
 
 def softmax(chain: Chain) -> ir.Value | None:
@@ -122,16 +112,11 @@ class _Planes:
     def _in_two(self, op: str) -> ir.Value:
         factor = _factor(self.chain.x)
         if factor is None:
-            return self._over(op, self.x, 1)
+            return self.chain.reduce(op, self.x, 1)
         split = _target(self.chain, 0, factor, self.channels // factor, self.size)
-        parts = self._over(op, self.chain.put("Reshape", self.x, split), 2)
-        found = self._over("ReduceSum" if op == "ReduceSumSquare" else op, parts, 1)
+        parts = self.chain.reduce(op, self.chain.put("Reshape", self.x, split), 2)
+        found = self.chain.reduce("ReduceSum" if op == "ReduceSumSquare" else op, parts, 1)
         return self.chain.put("Reshape", found, _target(self.chain, 0, 1, self.size))
-
-    def _over(self, op: str, x: ir.Value, axis: int) -> ir.Value:
-        if self.chain.opset < _AXES_AS_INPUT.get(op, 18):
-            return self.chain.put(op, x, axes=ir.AttrInt64s("axes", [axis]))
-        return self.chain.put(op, x, self.chain.integers(axis))
 
 
 def _factor(x: ir.Value) -> int | None:
@@ -186,6 +171,5 @@ def _leads_to_integers(node: ir.Node, neighbours: Callable[[ir.Node], Iterable[i
 
 def is_quantized(node: ir.Node) -> bool:
     """Whether a node stands between quantizers, which onnxruntime makes one integer kernel of."""
-    before = node.inputs[0].producer() if node.inputs[0] is not None else None
-    readers = [reader.op_type for reader in node.outputs[0].consumers()]
-    return before is not None and before.op_type == "DequantizeLinear" and set(readers) == {"QuantizeLinear"}
+    readers = {reader.op_type for reader in node.outputs[0].consumers()}
+    return is_unpacked(node.inputs[0]) and readers == {"QuantizeLinear"}

@@ -33,8 +33,6 @@ __all__ = [
 
 _HIDDEN = -1e4
 """What is added to a score that a mask hides: nothing is left of it behind a softmax, and half precision has it too."""
-_AXES_INPUT = 18
-"""From this opset on ReduceMean takes its axes as an input."""
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 _MASK, _PAST_KEY, _PAST_VALUE, _NONPAD = 3, 4, 5, 6
 
@@ -59,10 +57,7 @@ def rms_normalization(chain: Chain) -> ir.Value:
 def rms(chain: Chain, x: ir.Value, scale: ir.Value, axes: Sequence[int], epsilon: float) -> ir.Value:
     """``x / sqrt(mean(x²) + epsilon) * scale``."""
     squares = chain.put("Pow", x, chain.number(2.0))
-    if chain.opset < _AXES_INPUT:
-        mean = chain.put("ReduceMean", squares, axes=ir.AttrInt64s("axes", axes))
-    else:
-        mean = chain.put("ReduceMean", squares, chain.integers(*axes))
+    mean = chain.reduce("ReduceMean", squares, *axes)
     root = chain.put("Sqrt", chain.put("Add", mean, chain.number(epsilon)))
     return chain.put("Mul", chain.put("Div", x, root), scale)
 

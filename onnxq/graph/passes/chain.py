@@ -11,6 +11,9 @@ from onnxq.graph.values import set_constant, stand_for
 
 __all__ = ["Chain", "input_of", "is_read"]
 
+_AXES_AS_INPUT = {"ReduceSum": 13}
+"""Opset from which on a reduction reads its axes; 18 for the others."""
+
 
 class Chain:
     """Puts nodes in front of one, of which the last gives what it gives.
@@ -51,6 +54,12 @@ class Chain:
         self._graph.insert_before(self.node, [made])
         self.made.append(made)
         return made.outputs[0]
+
+    def reduce(self, op: str, x: ir.Value, *axes: int) -> ir.Value:
+        """Put a reduction over some axes, which stay with a size of 1; its output."""
+        if self.opset < _AXES_AS_INPUT.get(op, 18):
+            return self.put(op, x, axes=ir.AttrInt64s("axes", axes))
+        return self.put(op, x, self.integers(*axes))
 
     def number(self, value: float) -> ir.Value:
         """A float32 number."""
