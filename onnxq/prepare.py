@@ -17,7 +17,7 @@ from onnxq.console.terminal import listed, plural
 from onnxq.errors import OptionError
 from onnxq.graph.files.as_it_came import AsItCame
 from onnxq.graph.files.load import load
-from onnxq.graph.files.onnx_checker import check
+from onnxq.graph.files.onnx_checker import check, check_inputs
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
@@ -101,6 +101,7 @@ class Prepared:
         self.halves = any(note.pass_name == "upcast" for note in widened) and not still_half(widened)
         self.remembered = fingerprint(model, most_nodes=_FIRST_NODES)
         before = [value.name for value in model.graph.inputs] if model.ir_version >= 4 else []  # older ones must list
+        check_inputs(model)
         base = OPSET_OF_FUSED if has_any(model, FUSED) else BASE_OPSET
         base = base if options.opset is None else min(base, options.opset)
         done = normalize(model, min_opset=base, keep=KEEP, unfit=too_uneven)

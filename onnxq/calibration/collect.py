@@ -58,7 +58,7 @@ def collect(
         expected: how many there will be, where it is known.
         keep: how many samples to hold back with the model's outputs, spread over all by lot.
         keep_bytes: bytes that these may take, up to four of them four times as many (one is held back in any case);
-            samples with a NaN in what is fed, in an output or in what the model picks from are not held back.
+            samples with a NaN in an output or in what the model picks from are not held back.
         providers: execution providers, see :class:`onnxq.ort.session.Session`.
         custom_op_library: shared library with custom operators.
         memory_budget: bytes of the observed tensors of one sample.
@@ -153,8 +153,8 @@ class _Runner:
 
         Returns:
             The model's outputs that are tensors, the channel means of what convolutions and Gemms read, and what the
-            model picks from, if they are wanted and neither an output nor the sample holds a NaN. One inside, which a
-            Where takes out again, spoils nothing that is compared.
+            model picks from, if they are wanted and no output holds a NaN. One that is fed or made inside, and taken
+            out again by an Imputer or a Where, spoils nothing that is compared.
         """
         outputs: dict[str, NDArray[Any]] = {}
         means: dict[str, NDArray[np.float64]] = {}
@@ -185,7 +185,7 @@ class _Runner:
         self.usable.look(feeds, outputs, index)
         if total > self._budget and len(share_out(self._names, self._sizes, self._budget)) > len(self._groups):
             self._groups = self._open()  # this sample was larger than those before
-        if not wanted or any(map(_has_nan, (*outputs.values(), *feeds.values(), *picked.values()))):
+        if not wanted or any(map(_has_nan, (*outputs.values(), *picked.values()))):
             return None
         return outputs, means, picked
 

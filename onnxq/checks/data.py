@@ -33,6 +33,8 @@ RUN = 4
 """Samples that are run through the model."""
 UNSCALED = "whole numbers from 0 to 255, as in pictures that were not scaled"
 """What is found of an input of bytes."""
+_FEW = 2
+"""Numbers of an input beside others that may well be one and the same: a picture's height and width."""
 EMPTY = "empty in all samples"
 """What is found of a cache that nothing was put into."""
 
@@ -206,17 +208,20 @@ class Looker:
 
     def _alike(self, name: str, place: str) -> Iterator[Finding]:
         """That values, or samples, are the same."""
+        level: Literal["warning", "note"]
         low, high, flat = self._low[name], self._high[name], self._flat[name]
         big = any(np.prod(shape) > 1 for shape in self._shapes[name])
         if big and low == high:
             # an input beside others may well rest: a flag, a mask
             state = self._states.get(name, False)
-            level: Literal["warning", "note"] = "warning" if len(self._inputs) == 1 or state else "note"
+            level = "warning" if len(self._inputs) == 1 or state else "note"
             what = "all values are zero" if low == 0.0 else f"all values are {low:g}"
             hint = "A state: feed also what the model gives back." if state else "Is this the right data?"
             yield Finding(level, place, what, hint)
         elif flat:
-            yield Finding("warning", place, f"all values are the same in {_samples(flat)}")
+            beside = len(self._inputs) > 1 and all(np.prod(shape) <= _FEW for shape in self._shapes[name])
+            level = "note" if beside else "warning"  # the height and the width of a picture may well be one number
+            yield Finding(level, place, f"all values are the same in {_samples(flat)}")
         moving, different = self._moving[name], len(self._hashes[name])
         if not big or low == high or moving <= 1:
             return

@@ -90,7 +90,7 @@ def _little_tried(
     samples, kept = statistics.samples, statistics.kept
     if samples and not kept:
         nan = any(tensor.nan for tensor in statistics.tensors.values())
-        why = "every sample has a NaN in an input or in what is compared" if nan else "no sample could be held back"
+        why = "the float model makes a NaN of every sample" if nan else "no sample could be held back"
         yield f"{why}: the result was not compared with the float model"
     decided = few(kept)
     if verification.samples and len(kept) < samples and any(sample in decided for sample in verified):

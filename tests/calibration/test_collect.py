@@ -187,6 +187,19 @@ def test_nan_inside_that_reaches_no_output_leaves_a_sample_a_reference() -> None
         np.testing.assert_array_equal(sample.outputs["y"], there)
 
 
+def test_nan_that_an_imputer_replaces_leaves_a_sample_a_reference() -> None:
+    model = ir.from_onnx_text("""
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+        agraph (float[N, 2] x) => (float[N, 2] y)
+        {
+            whole = ai.onnx.ml.Imputer <imputed_value_floats = [0.5, 1.5], replaced_value_float = nan> (x)
+            y = Neg(whole)
+        }""")
+    statistics = collect(model, ["whole"], [{"x": np.array([[np.nan, 1], [2, np.nan]], np.float32)}])
+    (sample,) = statistics.kept
+    np.testing.assert_array_equal(sample.outputs["y"], [[-0.5, -1], [-2, -1.5]])
+
+
 def test_branch_that_is_never_taken() -> None:
     model = ir.from_onnx_text("""
         <ir_version: 8, opset_import: ["" : 17]>

@@ -73,6 +73,16 @@ def test_an_input_that_rests_beside_others_is_no_warning() -> None:
     assert still and set(still) == {"warning"}
 
 
+def test_a_pair_of_equal_sizes_beside_a_picture_is_no_warning() -> None:
+    model = build("(float[1, 4] x, float[1, 2] size) => (float[1, 6] y) { y = Concat <axis = 1> (x, size) }")
+    moving = [{"x": normal(1, 4, seed=k), "size": np.full((1, 2), 32 * (k + 1), np.float32)} for k in range(4)]
+    found = {f.where: f.level for f in onnxq.check(model, data=moving) if "all values are the same" in f.what}
+    assert found == {"input 'size'": "note"}
+    alone = [{"x": feed["x"], "size": normal(1, 2)} for feed in moving]
+    alone[1]["x"] = np.ones((1, 4), np.float32)
+    assert not any("all values" in f.what for f in onnxq.check(model, data=alone) if "size" in f.where)
+
+
 def test_caches_that_are_always_empty_are_told_once_for_all_layers() -> None:
     assert looked([0, 0]) == [f"input 'past.{k}': empty in all samples" for k in range(LAYERS)]
     texts = onnxq.calibrate(cached(), feeds([0] * 12)).warnings()

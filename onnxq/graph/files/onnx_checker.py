@@ -10,7 +10,7 @@ from onnxq.graph.files.structure import check_structure
 from onnxq.graph.skeleton import skeleton
 from onnxq.graph.unknown_operator import unknown_operator
 
-__all__ = ["check"]
+__all__ = ["check", "check_inputs"]
 
 
 def check(model: ir.Model) -> None:
@@ -34,13 +34,7 @@ def check(model: ir.Model) -> None:
             raise ModelError(
                 f"declared with shape {declared}, holds {value.const_value.shape}", where=f"tensor '{value.name}'"
             )
-    for value in model.graph.inputs:
-        if isinstance(value.type, ir.TensorType) and value.shape is None and value.const_value is None:
-            raise ModelError(
-                "it is declared without a shape, not even the number of its axes is known",
-                where=f"input '{value.name}'",
-                hint="Export the model with one; sizes that vary have a name in place of a number",
-            )
+    check_inputs(model)
     proto, _ = skeleton(model)
     _drop_unranked_outputs(proto)
     try:
@@ -52,6 +46,24 @@ def check(model: ir.Model) -> None:
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         text = " ".join(lines[:3]) if lines else type(error).__name__
         raise ModelError(f"the ONNX checker refuses it: {text}", where="invalid model") from error
+
+
+def check_inputs(model: ir.Model) -> None:
+    """Checks that the number of axes of each input is known: onnx's converter and checker want to.
+
+    Args:
+        model: left as it is.
+
+    Raises:
+        ModelError: names the input.
+    """
+    for value in model.graph.inputs:
+        if isinstance(value.type, ir.TensorType) and value.shape is None and value.const_value is None:
+            raise ModelError(
+                "it is declared without a shape, not even the number of its axes is known",
+                where=f"input '{value.name}'",
+                hint="Export the model with one; sizes that vary have a name in place of a number",
+            )
 
 
 def _fits(declared: ir.Shape, shape: ir.ShapeProtocol) -> bool:
