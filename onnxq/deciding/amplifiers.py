@@ -56,6 +56,8 @@ _DROP = 9.0
 _SAMPLES = 4
 _USUAL = 1e6
 """Numbers up to this, and down to its inverse, overflow nothing that they are divided by or taken from."""
+_LONGEST = 64
+"""Nodes that are looked at in the place of one."""
 _UNKNOWN = 1 << 20
 """Elements that a tensor of unknown size is taken to have."""
 
@@ -173,12 +175,36 @@ def _only_scales(node: ir.Node) -> bool:
 
 def _pairs(node: ir.Node, now: ir.Node) -> list[Pair]:
     """The tensors that a node reads, then the one it writes: in the float model, and in the rendered one."""
-    values = zip((*node.inputs, node.outputs[0]), (*now.inputs, now.outputs[0]), strict=True)
+    alike = now.op_type == node.op_type and len(now.inputs) == len(node.inputs)
+    read = now.inputs if alike else [_read_by_chain(now, value) for value in node.inputs]
+    values = zip((*node.inputs, node.outputs[0]), (*read, now.outputs[0]), strict=True)
     return [
         (a.name or "", b.name or "")
         for a, b in values
         if a is not None and b is not None and a.producer() is not None and a.dtype is ir.DataType.FLOAT
     ]
+
+
+def _read_by_chain(last: ir.Node, value: ir.Value | None) -> ir.Value | None:
+    """What nodes that were written in the place of one read as a tensor of its, quantized or not; None: nothing.
+
+    Args:
+        last: of these nodes.
+        value: the tensor, in the float model.
+    """
+    waiting, seen = [last], {last}
+    while waiting and len(seen) < _LONGEST:
+        for read in waiting.pop(0).inputs:
+            maker = read.producer() if read is not None else None
+            source = maker.inputs[0].producer() if maker and maker.inputs and maker.inputs[0] else None
+            quantized = maker is not None and maker.op_type == "DequantizeLinear" and source is not None
+            given = source.inputs[0] if quantized and source is not None and source.inputs else read
+            if value is not None and given is not None and given.name == value.name:
+                return read
+            if maker is not None and maker not in seen:
+                seen.add(maker)
+                waiting.append(maker)
+    return None
 
 
 def _behind_quantized(graph: ir.Graph, plan: Plan, but: Container[ir.Node]) -> set[ir.Node]:
