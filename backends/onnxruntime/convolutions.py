@@ -179,7 +179,7 @@ def transposed_cost(node: ir.Node, elements: float, products: Products = VNNI) -
     as_float = (products.transposed[0] * inputs + products.transposed[1]) * placed
     if phases is None:
         return as_float / elements / products.unit, as_float / elements / products.unit
-    kernel = _Kernel(1, outputs * phases.step**2, inputs, phases.taps, True, 1, 1.0, outputs)
+    kernel = _Kernel(1, outputs * phases.many, inputs, phases.taps, True, 1, 1.0, outputs)
     as_integer = _integer_call(kernel, positions, products) + products.call + products.placed * elements
     return as_float / elements / products.unit, as_integer / elements / products.unit
 

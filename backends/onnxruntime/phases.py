@@ -1,8 +1,8 @@
 """Transposed convolutions as convolutions: onnxruntime 1.32 has an integer kernel of these alone.
 
-With a stride of s, each of the s x s positions that an element of the input becomes, a phase, is what a convolution
-with some of the taps gives there. One convolution makes the channels of all phases, with weights of zero where a phase
-has no tap, and they are put side by side.
+With a stride of s, each of the s positions of a line, or s x s of a plane, that an element of the input becomes, a
+phase, is what a convolution with some of the taps gives there. One convolution makes the channels of all phases, with
+weights of zero where a phase has no tap, and they are put side by side.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WHY_STORED", "Phases", "in_phases", "phases_of", "write_phases"]
 
-_PLANES = 2
+_AXES = (1, 2)
 WHY_STORED = (
-    "in integers only as a Conv: of planes and one group, of an even number of channels or with one tap to each "
-    "element, with a stride of 2 or more and as many elements for each"
+    "in integers only as a Conv: of lines or planes and one group, of an even number of channels or with one tap to "
+    "each element, with a stride of 2 or more and as many elements for each"
 )
 
 
@@ -34,23 +34,28 @@ class Phases(NamedTuple):
     """Of a transposed convolution.
 
     Attributes:
-        step: its stride, along both axes.
+        step: its stride, along each axis.
         firsts: the first element, along each axis and counted from the one that becomes the phases, that any reads.
         lasts: the last one.
     """
 
     step: int
-    firsts: tuple[int, int]
-    lasts: tuple[int, int]
+    firsts: tuple[int, ...]
+    lasts: tuple[int, ...]
 
     @property
-    def taps(self) -> tuple[int, int]:
+    def taps(self) -> tuple[int, ...]:
         """Of the convolution, along each axis."""
-        return self.lasts[0] - self.firsts[0] + 1, self.lasts[1] - self.firsts[1] + 1
+        return tuple(last - first + 1 for first, last in zip(self.firsts, self.lasts, strict=True))
+
+    @property
+    def many(self) -> int:
+        """How many there are."""
+        return int(self.step ** len(self.firsts))
 
 
 def in_phases(node: ir.Node) -> str | None:
-    """A ConvTranspose of planes, of one group, that makes s x s elements of each, s being its stride."""
+    """A ConvTranspose of lines or planes, of one group, that makes s or s x s elements of each, s being its stride."""
     return None if phases_of(node) is not None and _may_be_known(node) else WHY_STORED
 
 
@@ -63,27 +68,31 @@ def _may_be_known(node: ir.Node) -> bool:
 def phases_of(node: ir.Node) -> Phases | None:
     """The phases of a ConvTranspose; None where it has several groups, dilations, or a size of its own."""
     shape, get = static_shape(node.inputs[1]), node.attributes
-    if shape is None or len(shape) != 2 + _PLANES:
+    axes = len(shape) - 2 if shape is not None else 0
+    if shape is None or axes not in _AXES:
         return None
-    steps = get.get_ints("strides", (1, 1))
-    pads, more = get.get_ints("pads", (0,) * 4), get.get_ints("output_padding", (0, 0))
+    ones, zeros = (1,) * axes, (0,) * axes
+    steps, pads, more = (
+        get.get_ints(name, default)
+        for name, default in (("strides", ones), ("pads", zeros * 2), ("output_padding", zeros))
+    )
     plain = get.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID") and "output_shape" not in get
-    if not plain or get.get_int("group", 1) != 1 or set(get.get_ints("dilations", (1, 1))) != {1}:
+    if not plain or get.get_int("group", 1) != 1 or set(get.get_ints("dilations", ones)) != {1}:
         return None
-    if steps[0] != steps[1] or steps[0] < 2:
+    if len(set(steps)) > 1 or steps[0] < 2:
         return None
     step, firsts, lasts = steps[0], [], []
-    for axis in range(_PLANES):
+    for axis in range(axes):
         size, begin = shape[2 + axis], pads[axis]
-        if size + more[axis] != step + begin + pads[_PLANES + axis]:
+        if size + more[axis] != step + begin + pads[axes + axis]:
             return None
         firsts.append(min(-((size - 1 - phase - begin) // step) for phase in range(step)))
         lasts.append(max((phase + begin) // step for phase in range(step)))
-    found = Phases(step, (firsts[0], firsts[1]), (lasts[0], lasts[1]))
+    found = Phases(step, tuple(firsts), tuple(lasts))
     if max(found.firsts) > 0 or min(found.lasts) < 0:
         return None
     # Without VNNI neighbours are multiplied in pairs, which would be others than those whose sum was looked at.
-    return found if shape[0] % 2 == 0 or found.taps == (1, 1) else None
+    return found if shape[0] % 2 == 0 or set(found.taps) == {1} else None
 
 
 def write_phases(model: ir.Model, plan: Plan) -> None:
@@ -139,11 +148,11 @@ class _Writing:
 
     def _conv(self) -> ir.Value:
         node, phases = self._node, self._phases
-        batch, _, height, width = sizes_of(node.inputs[0])
+        batch, _, *places = sizes_of(node.inputs[0], 2 + len(phases.firsts))
         pads = (*(-first for first in phases.firsts), *phases.lasts)
         inputs = [node.inputs[0], self._weight(), *([self._bias()] if len(node.inputs) > 2 and node.inputs[2] else [])]
         channels = static_shape(inputs[1])
-        sizes = (batch, channels[0] if channels else None, height, width)
+        sizes = (batch, channels[0] if channels else None, *places)
         value = self._writer.put("Conv", inputs, sizes, node.outputs[0].type, kernel_shape=phases.taps, pads=pads)
         maker = value.producer()
         assert maker is not None
@@ -151,25 +160,26 @@ class _Writing:
         return value
 
     def _weight(self) -> ir.Value:
-        """From (C, M, ...) to (step * step * M, C, ...), with zeros for taps that a phase has not."""
+        """From (C, M, ...) to (phases * M, C, ...), with zeros for taps that a phase has not."""
         unpack = self._unpack(1)
         array, scale, zero = (constant_array(value) for value in (*unpack.inputs, None)[:3])
         assert array is not None and scale is not None
-        step, (rows, columns) = self._phases.step, self._phases.taps
+        step, taps, axes = self._phases.step, self._phases.taps, len(self._phases.taps)
         inputs, outputs = array.shape[:2]
-        wide = np.zeros((step, step, outputs, inputs, rows, columns), array.dtype)
+        wide = np.zeros((step,) * axes + (outputs, inputs, *taps), array.dtype)
         if zero is not None:
-            wide[...] = zero.reshape(-1, 1, 1, 1)
-        begins = self._node.attributes.get_ints("pads", (0,) * 4)[:_PLANES]
-        for down, across, row, column in np.ndindex(step, step, rows, columns):
-            places = (down, row), (across, column)
-            at = [
-                phase + begin - step * (first + tap)
-                for (phase, tap), begin, first in zip(places, begins, self._phases.firsts, strict=True)
-            ]
-            if all(0 <= place < size for place, size in zip(at, array.shape[2:], strict=True)):
-                wide[down, across, :, :, row, column] = array[:, :, at[0], at[1]].T
-        return self._dequantize(unpack, wide.reshape(-1, inputs, rows, columns), "weight")
+            wide[...] = zero.reshape((-1,) + (1,) * (1 + axes))
+        begins, every = self._node.attributes.get_ints("pads", (0,) * (2 * axes))[:axes], slice(None)
+        for place in np.ndindex((step,) * axes + taps):
+            phase, tap = place[:axes], place[axes:]
+            at = tuple(
+                p + begin - step * (first + t)
+                for p, t, begin, first in zip(phase, tap, begins, self._phases.firsts, strict=True)
+            )
+            if all(0 <= index < size for index, size in zip(at, array.shape[2:], strict=True)):
+                to, of = (*phase, every, every, *tap), (every, every, *at)
+                wide[to] = array[of].T
+        return self._dequantize(unpack, wide.reshape(-1, inputs, *taps), "weight")
 
     def _bias(self) -> ir.Value:
         value = self._node.inputs[2]
@@ -177,15 +187,15 @@ class _Writing:
         if unpack is None:
             array = constant_array(value)
             assert array is not None
-            return self._writer.constant("bias", np.tile(array, self._phases.step**2))
+            return self._writer.constant("bias", np.tile(array, self._phases.many))
         array = constant_array(unpack.inputs[0])
         assert array is not None
-        return self._dequantize(unpack, np.tile(array, self._phases.step**2), "bias")
+        return self._dequantize(unpack, np.tile(array, self._phases.many), "bias")
 
     def _dequantize(self, unpack: ir.Node, array: AnyArray, what: str) -> ir.Value:
         """Integers behind a DequantizeLinear like another, with the scales of its channels for each phase."""
         numbers = [constant_array(value) for value in unpack.inputs[1:]]
-        tiled = [np.tile(n, self._phases.step**2) if n is not None and n.size > 1 else n for n in numbers]
+        tiled = [np.tile(n, self._phases.many) if n is not None and n.size > 1 else n for n in numbers]
         inputs = [self._writer.constant(what, array)]
         inputs += [
             self._writer.constant(f"{what}_{name}", number)

@@ -1,4 +1,4 @@
-"""Phases put side by side: from step x step times as many channels to as many times more positions.
+"""Phases put side by side: from step times as many channels, or step x step, to as many times more positions.
 
 DepthToSpace of onnxruntime 1.32 takes 1.1 ns for each float and .7 for each byte. With channels last, as integer
 convolutions have them, rows of the channels of as many phases as the step are copied whole, in .1 ns.
@@ -18,6 +18,7 @@ from onnxq.graph.values import AnyArray, constant_array, only_reader, set_consta
 __all__ = ["Writer", "put_side_by_side", "quantizer_alike", "requantize", "row_of", "size_of", "sizes_of"]
 
 _RANK = 4
+"""Of planes."""
 Size = int | None
 
 
@@ -75,12 +76,11 @@ class Writer:
         return value
 
 
-def sizes_of(value: ir.Value | None) -> tuple[Size, Size, Size, Size]:
-    """Batch, channels, height and width; None where one is not known."""
+def sizes_of(value: ir.Value | None, rank: int = _RANK) -> tuple[Size, ...]:
+    """Batch, channels and places along each axis, of planes if not of another rank; None where one is not known."""
     shape = value.shape if value is not None else None
-    dims = list(shape) if shape is not None and len(shape) == _RANK else [None] * _RANK
-    batch, channels, height, width = (d if isinstance(d, int) else None for d in dims)
-    return batch, channels, height, width
+    dims = list(shape) if shape is not None and len(shape) == rank else [None] * rank
+    return tuple(d if isinstance(d, int) else None for d in dims)
 
 
 def put_side_by_side(
@@ -90,14 +90,17 @@ def put_side_by_side(
 
     Args:
         writer: puts the nodes.
-        value: floats (N, step * step * M, H, W), the channels of one phase behind those of another.
+        value: floats (N, step * step * M, H, W), the channels of one phase behind those of another, or
+            (N, step * M, L), of static rank.
         step: how many phases there are along each axis.
         quantizer: has the scale and zero point.
         name: of a node that did so, for the first that takes its place.
 
     Returns:
-        What they are, (N, M, step * H, step * W), on the grid.
+        What they are, (N, M, step * H, step * W) or (N, M, step * L), on the grid.
     """
+    if value.shape is not None and len(value.shape) == _RANK - 1:
+        return _put_in_line(writer, value, step, quantizer, name)
     (batch, channels, height, width), floats = sizes_of(value), value.type
     assert channels is not None
     deep, data = channels // step**2, value
@@ -112,6 +115,20 @@ def put_side_by_side(
     size = size_of(writer, data, (rows, columns), (step, step), deep)
     value = writer.put("Reshape", [value, size], (batch, rows, columns, deep), floats)
     return writer.put("Transpose", [value], (batch, deep, rows, columns), floats, perm=(0, 3, 1, 2))
+
+
+def _put_in_line(writer: Writer, value: ir.Value, step: int, quantizer: ir.Node, name: str | None) -> ir.Value:
+    """With channels last nothing moves: the phases of an element lie side by side already."""
+    (batch, channels, length), floats = sizes_of(value, _RANK - 1), value.type
+    assert channels is not None
+    deep, longer, data = channels // step, length and length * step, value
+    value = requantize(writer, value, quantizer)
+    value = writer.put("Transpose", [value], (batch, length, channels), floats, perm=(0, 2, 1))
+    if name is not None:
+        writer.name(value, name)
+    size = size_of(writer, data, (longer,), (step,), deep)
+    value = writer.put("Reshape", [value, size], (batch, longer, deep), floats)
+    return writer.put("Transpose", [value], (batch, deep, longer), floats, perm=(0, 2, 1))
 
 
 def quantizer_alike(node: ir.Node) -> ir.Node | None:
@@ -142,24 +159,22 @@ def requantize(writer: Writer, value: ir.Value, quantizer: ir.Node) -> ir.Value:
     return writer.put("DequantizeLinear", [codes, *numbers], sizes, value.type, domain=domain, of=of)
 
 
-def size_of(
-    writer: Writer, data: ir.Value, whole: tuple[Size, Size], times: tuple[int, int], channels: int
-) -> ir.Value:
+def size_of(writer: Writer, data: ir.Value, whole: tuple[Size, ...], times: tuple[int, ...], channels: int) -> ir.Value:
     """The size (N, H, W, M) of what has so many times the rows and columns of (N, C, H, W), for a Reshape to it.
 
     Args:
-        writer: puts nodes where both are free.
-        data: of the former size.
-        whole: rows and columns, as far as they are known.
+        writer: puts nodes where some are free.
+        data: of the former size, or (N, C, L).
+        whole: rows and columns, or the length, as far as they are known.
         times: how many times as many.
         channels: M.
     """
-    rows, columns = whole
-    if rows is not None and columns is not None:
-        return writer.constant("size", [0, rows, columns, channels])
-    size = _multiplied(writer, data, (2, 4), list(times))
+    known = [size for size in whole if size is not None]
+    if len(known) == len(whole):
+        return writer.constant("size", [0, *known, channels])
+    size = _multiplied(writer, data, (2, 2 + len(whole)), list(times))
     parts = [writer.constant("batch", [0]), size, writer.constant("channels", [channels])]
-    return writer.put("Concat", parts, (4,), size.type, axis=0)
+    return writer.put("Concat", parts, (2 + len(whole),), size.type, axis=0)
 
 
 def row_of(writer: Writer, data: ir.Value, columns: Size, each: int) -> ir.Value:
