@@ -26,7 +26,7 @@ __all__ = ["WHY_STORED", "Phases", "in_phases", "phases_of", "write_phases"]
 _AXES = (1, 2)
 WHY_STORED = (
     "in integers only as a Conv: of lines or planes and one group, of an even number of channels or with one tap to "
-    "each element, with a stride of 2 or more and as many elements for each"
+    "each element, with a stride of 2 or more and a whole number of times as many elements"
 )
 
 
@@ -37,16 +37,23 @@ class Phases(NamedTuple):
         step: its stride, along each axis.
         firsts: the first element, along each axis and counted from the one that becomes the phases, that any reads.
         lasts: the last one.
+        beyond: as many elements of the output as these make lie behind those that the input becomes, along each axis.
     """
 
     step: int
     firsts: tuple[int, ...]
     lasts: tuple[int, ...]
+    beyond: tuple[int, ...]
 
     @property
     def taps(self) -> tuple[int, ...]:
         """Of the convolution, along each axis."""
         return tuple(last - first + 1 for first, last in zip(self.firsts, self.lasts, strict=True))
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Elements that are padded behind the input, along each axis."""
+        return tuple(last + more for last, more in zip(self.lasts, self.beyond, strict=True))
 
     @property
     def many(self) -> int:
@@ -55,7 +62,9 @@ class Phases(NamedTuple):
 
 
 def in_phases(node: ir.Node) -> str | None:
-    """A ConvTranspose of lines or planes, of one group, that makes s or s x s elements of each, s being its stride."""
+    """A ConvTranspose of lines or planes, of one group, that makes s or s x s elements of each, s being its stride, and
+    some whole ones more or less.
+    """
     return None if phases_of(node) is not None and _may_be_known(node) else WHY_STORED
 
 
@@ -81,15 +90,17 @@ def phases_of(node: ir.Node) -> Phases | None:
         return None
     if len(set(steps)) > 1 or steps[0] < 2:
         return None
-    step, firsts, lasts = steps[0], [], []
+    step, firsts, lasts, beyond = steps[0], [], [], []
     for axis in range(axes):
         size, begin = shape[2 + axis], pads[axis]
-        if size + more[axis] != step + begin + pads[axes + axis]:
+        behind = size + more[axis] - step - begin - pads[axes + axis]
+        if behind % step:
             return None
+        beyond.append(behind // step)
         firsts.append(min(-((size - 1 - phase - begin) // step) for phase in range(step)))
         lasts.append(max((phase + begin) // step for phase in range(step)))
-    found = Phases(step, tuple(firsts), tuple(lasts))
-    if max(found.firsts) > 0 or min(found.lasts) < 0:
+    found = Phases(step, tuple(firsts), tuple(lasts), tuple(beyond))
+    if max(found.firsts) > 0 or min(found.ends) < 0:
         return None
     # Without VNNI neighbours are multiplied in pairs, which would be others than those whose sum was looked at.
     return found if shape[0] % 2 == 0 or set(found.taps) == {1} else None
@@ -149,10 +160,11 @@ class _Writing:
     def _conv(self) -> ir.Value:
         node, phases = self._node, self._phases
         batch, _, *places = sizes_of(node.inputs[0], 2 + len(phases.firsts))
-        pads = (*(-first for first in phases.firsts), *phases.lasts)
+        pads = (*(-first for first in phases.firsts), *phases.ends)
         inputs = [node.inputs[0], self._weight(), *([self._bias()] if len(node.inputs) > 2 and node.inputs[2] else [])]
         channels = static_shape(inputs[1])
-        sizes = (batch, channels[0] if channels else None, *places)
+        longer = [place and place + more for place, more in zip(places, phases.beyond, strict=True)]
+        sizes = (batch, channels[0] if channels else None, *longer)
         value = self._writer.put("Conv", inputs, sizes, node.outputs[0].type, kernel_shape=phases.taps, pads=pads)
         maker = value.producer()
         assert maker is not None
