@@ -26,7 +26,7 @@ __all__ = ["WHY_STORED", "Phases", "in_phases", "phases_of", "write_phases"]
 _AXES = (1, 2)
 WHY_STORED = (
     "in integers only as a Conv: of lines or planes and one group, of an even number of channels or with one tap to "
-    "each element, with a stride of 2 or more and a whole number of times as many elements"
+    "each element, with a stride of 2 or more and an output that is a whole number of strides long"
 )
 
 
@@ -62,9 +62,7 @@ class Phases(NamedTuple):
 
 
 def in_phases(node: ir.Node) -> str | None:
-    """A ConvTranspose of lines or planes, of one group, that makes s or s x s elements of each, s being its stride, and
-    some whole ones more or less.
-    """
+    """A ConvTranspose of lines or planes, of one group, whose output is a whole number of strides long."""
     return None if phases_of(node) is not None and _may_be_known(node) else WHY_STORED
 
 
