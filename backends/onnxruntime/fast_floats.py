@@ -22,6 +22,7 @@ from onnxq.backends.onnxruntime.over_channels import (
     reduction,
     softmax,
 )
+from onnxq.backends.onnxruntime.spectra import dft, stft
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.recognition.groups import find_groups
@@ -255,6 +256,7 @@ def _enlarges(x: ir.Value, given: AnyArray) -> bool:
 _OF_MISH = 512
 _FORMS: Mapping[str, _Form] = {
     "Celu": _Form(_celu, 2048),
+    "DFT": _Form(dft, 1),
     "Elu": _Form(_elu, 2048),
     "LRN": _Form(_lrn, 1024),
     "LogSoftmax": _Form(softmax, 4096),
@@ -265,6 +267,7 @@ _FORMS: Mapping[str, _Form] = {
     "Reciprocal": _Form(_reciprocal, 1),
     "Resize": _Form(_resize, 2048),
     "Selu": _Form(_selu, 4096),
+    "STFT": _Form(stft, 1),
     "Softmax": _Form(softmax, 4096),
     "Softplus": _Form(_softplus, 1024),
     **dict.fromkeys(REDUCTIONS, _Form(reduction, 8192)),
