@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN
+from onnxq.backends.onnxruntime.cubic import cubic
 from onnxq.backends.onnxruntime.over_channels import (
     REDUCTIONS,
     has_channels_last,
@@ -213,11 +214,14 @@ def _lrn(chain: Chain) -> ir.Value | None:
 
 
 def _resize(chain: Chain) -> ir.Value | None:
-    """A bilinear one that enlarges, of channels in fours, with the channels last: 1.1 → 0.5 of what it makes.
+    """A cubic one as products; a bilinear one that enlarges, of channels in fours, with the channels last: 1.1 → 0.5 of
+    what it makes.
 
-    The result is bit-equal. The Reshapes change nothing, but without them onnxruntime takes the Transposes back.
+    What is bilinear is bit-equal. The Reshapes change nothing, but without them onnxruntime takes the Transposes back.
     """
     node, axes = chain.node, (0, 2, 3, 1)
+    if node.attributes.get_string("mode", "nearest") == "cubic":
+        return cubic(chain)
     scales, sizes = (constant_array(chain.input(index)) for index in (2, 3))
     given = scales if scales is not None and scales.size else sizes
     if given is None or not _is_bilinear(node) or not _enlarges(chain.x, given):

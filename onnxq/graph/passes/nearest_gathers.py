@@ -8,12 +8,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.errors import ExecutionError
+from onnxq.graph.alone import run_alone
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, is_constant, replace_nodes, set_constant, static_shape
-from onnxq.ort.session import Session
 
 __all__ = ["is_nearest", "nearest_gathers"]
 
@@ -56,7 +55,9 @@ def _taken(model: ir.Model, node: ir.Node) -> dict[int, NDArray[np.int64]] | Non
     cropped = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     if not before or 0 in before or np.prod(before) > _MOST or cropped or not all(map(is_constant, rest)):
         return None
-    array = _run(model, node, np.arange(np.prod(before), dtype=np.int32).reshape(before))
+    numbered = np.arange(np.prod(before), dtype=np.int32).reshape(before)
+    arrays = [numbered, *map(constant_array, node.inputs[1:])]
+    array = run_alone(node, arrays, opset=model.opset_imports[""], ir_version=model.ir_version)
     if array is None or not array.size:
         return None
     found = {}
@@ -66,32 +67,6 @@ def _taken(model: ir.Model, node: ir.Node) -> dict[int, NDArray[np.int64]] | Non
         if not np.array_equal(positions, np.arange(old)):  # sizes may be equal where scales are not 1
             found[axis] = positions
     return found
-
-
-def _run(model: ir.Model, node: ir.Node, positions: NDArray[np.int32]) -> NDArray[np.int32] | None:
-    """What the node makes of an array; ``None`` where onnxruntime has no such Resize."""
-    fed = ir.Value(name="positions", type=ir.TensorType(ir.DataType.INT32), shape=ir.Shape(positions.shape))
-    constants = map(constant_array, node.inputs[1:])
-    rest = [  # under names of their own, and not the tensors themselves, which take the name of their value
-        None if array is None else ir.Value(name=f"constant{index}", const_value=ir.tensor(array))
-        for index, array in enumerate(constants)
-    ]
-    copy = ir.Node("", "Resize", [fed, *rest], list(node.attributes.values()), num_outputs=1)
-    copy.outputs[0].name = "taken"
-    copy.outputs[0].type = fed.type
-    graph = ir.Graph(
-        [fed],
-        copy.outputs,
-        nodes=[copy],
-        initializers=[value for value in rest if value is not None],
-        opset_imports={"": model.opset_imports[""]},
-        name="nearest",
-    )
-    try:
-        session = Session(ir.Model(graph, ir_version=model.ir_version), optimize=False)
-        return session.run({"positions": positions})["taken"]
-    except ExecutionError:
-        return None
 
 
 def _gather(node: ir.Node, taken: dict[int, NDArray[np.int64]], namer: Namer) -> None:
