@@ -277,35 +277,3 @@ def test_a_free_batch_is_resized_with_the_channels_last_and_may_be_larger() -> N
     assert ops(result)["Transpose"] == 2
     for n in (3, 1):
         assert_same(model, result, feeds_for(model, n=n)[0]["x"])
-
-
-CUBIC = """(float[{0}] x) => (float[a, b, c, d] y) {{
-    y = Resize <mode = "cubic", {1}> (x, , {2})
-}}"""
-
-
-@pytest.mark.parametrize("mode", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
-@pytest.mark.parametrize("given", [[1, 1, 2, 2.7], [1, 1, 0.5, 1.5], [1, 3, 40, 31]], ids=str)
-@pytest.mark.parametrize("more", ["cubic_coeff_a = -0.5", "exclude_outside = 1", "antialias = 1"])
-@pytest.mark.parametrize("batch", ["1", "n"])
-def test_a_cubic_resize_is_two_products(mode: str, given: list[float], more: str, batch: str) -> None:
-    by_sizes = given[1] != 1
-    if by_sizes:
-        batch = "1"  # the size says it
-    numbers = np.array(given) if by_sizes else f32(given)
-    attributes = f'coordinate_transformation_mode = "{mode}", {more}'
-    model = build(CUBIC.format(f"{batch}, 3, 32, 28", attributes, ", s" if by_sizes else "s"), s=numbers, opset=18)
-    feeds = feeds_for(model, n=1)
-    result = made(model, feeds)
-    found = ops(result)
-    assert (found["MatMul"], found["Transpose"], found["Resize"]) == (2, 2 if batch == "n" else 0, 0)
-    assert_same(model, result, feeds[0]["x"], 1e-5)
-    if batch == "n":
-        for n in (0, 3):
-            assert_same(model, result, feeds_for(model, n=n)[0]["x"], 1e-5)
-
-
-@pytest.mark.parametrize("shape", ["1, 3, h, 32", "1, 3, 200, 200"])
-def test_a_cubic_resize_of_unknown_or_large_size_stays(shape: str) -> None:
-    model = build(CUBIC.format(shape, "cubic_coeff_a = -0.5", "s"), s=f32([1, 1, 2, 2]))
-    assert ops(made(model, feeds_for(model, h=32))) == {"Resize": 1}

@@ -1,0 +1,65 @@
+"""A cubic Resize is written as products or as a convolution, and computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.backends.test_onnxruntime_fast_floats import assert_same, made, ops
+from tests.models import build, f32, feeds_for
+
+CUBIC = """(float[{0}] x) => (float[a, b, c, d] y) {{
+    y = Resize <mode = "cubic", {1}> (x, , {2})
+}}"""
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("given", [[1, 1, 2, 2.7], [1, 1, 0.5, 1.5], [1, 3, 40, 31]], ids=str)
+@pytest.mark.parametrize("more", ["cubic_coeff_a = -0.5", "exclude_outside = 1", "antialias = 1"])
+@pytest.mark.parametrize("batch", ["1", "n"])
+def test_a_cubic_resize_is_two_products(mode: str, given: list[float], more: str, batch: str) -> None:
+    by_sizes = given[1] != 1
+    if by_sizes:
+        batch = "1"  # the size says it
+    numbers = np.array(given) if by_sizes else f32(given)
+    attributes = f'coordinate_transformation_mode = "{mode}", {more}'
+    model = build(CUBIC.format(f"{batch}, 3, 32, 28", attributes, ", s" if by_sizes else "s"), s=numbers, opset=18)
+    feeds = feeds_for(model, n=1)
+    result = made(model, feeds)
+    found = ops(result)
+    assert (found["MatMul"], found["Transpose"], found["Resize"]) == (2, 2 if batch == "n" else 0, 0)
+    assert_same(model, result, feeds[0]["x"], 1e-5)
+    if batch == "n":
+        for n in (0, 3):
+            assert_same(model, result, feeds_for(model, n=n)[0]["x"], 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("factor", [2, 3, 4])
+@pytest.mark.parametrize("shape", ["n, 3, h, w", "1, 1, 200, 200"])
+def test_a_cubic_resize_of_unknown_or_large_size_is_a_convolution(mode: str, factor: int, shape: str) -> None:
+    attributes = f'coordinate_transformation_mode = "{mode}"'
+    model = build(CUBIC.format(shape, attributes, "s"), s=f32([1, 1, factor, factor]))
+    result = made(model, feeds_for(model, n=1, h=32, w=28))
+    assert ops(result) == {"Pad": 1, "Conv": 1, "DepthToSpace": 1}
+    tolerance = 1e-4 if factor == 3 else 2e-5  # thirds are rounded
+    assert_same(model, result, feeds_for(model, n=1, h=32, w=28)[0]["x"], tolerance)
+    if shape.startswith("n"):
+        for n, h, w in ((0, 8, 8), (3, 8, 9), (1, 1, 1), (2, 3, 2)):
+            assert_same(model, result, feeds_for(model, n=n, h=h, w=w)[0]["x"], tolerance)
+
+
+@pytest.mark.parametrize("channels", ["3", "c"])
+@pytest.mark.parametrize(
+    ("more", "factors"),
+    [
+        ("cubic_coeff_a = -0.5", (2.5, 2.5)),
+        ("cubic_coeff_a = -0.5", (2, 4)),
+        ("cubic_coeff_a = -0.5", (0.5, 0.5)),
+        ("exclude_outside = 1", (2, 2)),
+        ('coordinate_transformation_mode = "align_corners"', (2, 2)),
+    ],
+)
+def test_other_cubic_resizes_of_unknown_size_stay(channels: str, more: str, factors: tuple[float, float]) -> None:
+    model = build(CUBIC.format(f"1, {channels}, h, 32", more, "s"), s=f32([1, 1, *factors]))
+    assert ops(made(model, feeds_for(model, h=32, c=3))) == {"Resize": 1}
