@@ -15,7 +15,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN
-from onnxq.backends.onnxruntime.cubic import cubic
 from onnxq.backends.onnxruntime.over_channels import (
     REDUCTIONS,
     has_channels_last,
@@ -24,6 +23,8 @@ from onnxq.backends.onnxruntime.over_channels import (
     softmax,
 )
 from onnxq.backends.onnxruntime.spectra import dft, stft
+from onnxq.backends.onnxruntime.warps import grid_sample
+from onnxq.backends.onnxruntime.weighted import cubic, of_volumes
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.recognition.groups import find_groups
@@ -214,14 +215,16 @@ def _lrn(chain: Chain) -> ir.Value | None:
 
 
 def _resize(chain: Chain) -> ir.Value | None:
-    """A cubic one as products; a bilinear one that enlarges, of channels in fours, with the channels last: 1.1 → 0.5 of
-    what it makes.
+    """Cubic ones and those of volumes as in :mod:`.weighted`; bilinear ones that enlarge with the channels last: 1.1 → 0.5
+    of what they make, of channels in fours.
 
     What is bilinear is bit-equal. The Reshapes change nothing, but without them onnxruntime takes the Transposes back.
     """
     node, axes = chain.node, (0, 2, 3, 1)
     if node.attributes.get_string("mode", "nearest") == "cubic":
         return cubic(chain)
+    if len(chain.x.shape or ()) == 5:
+        return of_volumes(chain)
     scales, sizes = (constant_array(chain.input(index)) for index in (2, 3))
     given = scales if scales is not None and scales.size else sizes
     if given is None or not _is_bilinear(node) or not _enlarges(chain.x, given):
@@ -262,6 +265,7 @@ _FORMS: Mapping[str, _Form] = {
     "Celu": _Form(_celu, 2048),
     "DFT": _Form(dft, 1),
     "Elu": _Form(_elu, 2048),
+    "GridSample": _Form(grid_sample, 1024),
     "LRN": _Form(_lrn, 1024),
     "LogSoftmax": _Form(softmax, 4096),
     "Mish": _Form(_mish, _OF_MISH),

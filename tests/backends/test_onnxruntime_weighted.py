@@ -1,4 +1,4 @@
-"""A cubic Resize is written as products or as a convolution, and computes the same."""
+"""A cubic Resize, and one of volumes, is written as products or otherwise, and computes the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.backends.test_onnxruntime_fast_floats import assert_same, made, ops
+from tests.graph.helpers import run
 from tests.models import build, f32, feeds_for
 
 CUBIC = """(float[{0}] x) => (float[a, b, c, d] y) {{
@@ -63,3 +64,36 @@ def test_a_cubic_resize_of_unknown_or_large_size_is_a_convolution(mode: str, fac
 def test_other_cubic_resizes_of_unknown_size_stay(channels: str, more: str, factors: tuple[float, float]) -> None:
     model = build(CUBIC.format(f"1, {channels}, h, 32", more, "s"), s=f32([1, 1, *factors]))
     assert ops(made(model, feeds_for(model, h=32, c=3))) == {"Resize": 1}
+
+
+VOLUMES = """(float[{0}, 6, 8, 12, 10] x) => (float[{0}, 6, 16, {1}, 25] y) {{
+    y = Resize <mode = "{2}", {3}> (x, , {4})
+}}"""
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("kind", ["linear", "nearest"])
+@pytest.mark.parametrize("by_sizes", [False, True])
+@pytest.mark.parametrize("batch", ["1", "n"])
+def test_a_resize_of_volumes(mode: str, kind: str, by_sizes: bool, batch: str) -> None:
+    if by_sizes:
+        batch = "1"  # the size says it
+    given = np.array([1, 6, 16, 6, 25]) if by_sizes else f32([1, 1, 2, 0.5, 2.5])
+    places = f'coordinate_transformation_mode = "{mode}"'
+    model = build(VOLUMES.format(batch, 6, kind, places, ", s" if by_sizes else "s"), s=given)
+    result = made(model, feeds_for(model, n=1))
+    found = ops(result)
+    in_products = kind == "linear" and batch == "1"
+    assert (found["MatMul"], found["Resize"]) == ((3, 0) if in_products else (0, 2))
+    for n in (1, *((0, 3) if batch == "n" else ())):
+        x = feeds_for(model, n=n)[0]["x"]
+        if kind == "nearest":
+            np.testing.assert_array_equal(run(result, {"x": x})[0], run(model, {"x": x})[0])
+        else:
+            assert_same(model, result, x, 1e-5)
+
+
+def test_a_resize_of_volumes_of_unknown_size_stays() -> None:
+    text = """(float[1, 6, d, 12, 10] x) => (float[1, 6, a, b, c] y) { y = Resize <mode = "linear"> (x, , s) }"""
+    model = build(text, s=f32([1, 1, 2, 2, 2]))
+    assert ops(made(model, feeds_for(model, d=8))) == {"Resize": 1}
