@@ -73,6 +73,23 @@ def test_an_input_that_is_an_output_too_is_read_back(target: str, form: str, tmp
     assert found.outputs["x"].sqnr == float("inf") and found.outputs["y"].sqnr > 25
 
 
+@pytest.mark.parametrize(("target", "form"), TABLES)
+def test_layers_behind_what_onnx_infers_nothing_of_are_read_back(target: str, form: str, tmp_path: Path) -> None:
+    """A pipeline of classical machine learning: the types behind its Scaler are in the file."""
+    model = build(
+        """(float[1, 8] x) => (float[1, 4] y) {
+            s = ai.onnx.ml.Scaler <offset = [0.1], scale = [2.0]> (x)  y = Gemm (s, w)
+        }""",
+        domains={"ai.onnx.ml": 2},
+        w=normal(8, 4),
+    )
+    made = onnxq.quantize(
+        model, feeds_for(model), backend=target, output=tmp_path / "m.onnx", options=Options(format=form)
+    )
+    read = backend_named(target).formats[form].read
+    assert read is not None and read(made.files[0]).plan.quantized == made.plan.quantized
+
+
 def test_the_numbers_of_an_entry() -> None:
     made = qparams_of("t", Path("a.json"), QuantSpec(8, signed=False, symmetric=False), [0.5, 1], [3.0, 4])
     assert made.scale.tolist() == [0.5, 1.0] and made.scale.dtype == np.float32
