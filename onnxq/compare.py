@@ -93,7 +93,7 @@ def compare(
     _same_interface(first, second)
     warnings = _swapped(first, second)
     (first, base), other = _base(first, options, custom_op_library), open_anyhow(second, optimize=home, **options)
-    feeds = open_data(data, base.inputs, image=image, samples=samples)
+    feeds = open_data(data, [*base.inputs, *base.defaults], image=image, samples=samples)
     meters = {info.name: ErrorMeter() for info in base.outputs}
     rows = {**chosen_rows(first), **chosen_rows(second)}
     inner = InnerTensors(_alike(first, second, custom_op_library), second, options, optimize=home) if tensors else None
