@@ -129,7 +129,7 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
         if behind is not None and node.inputs[0] is not None:
             table[node.inputs[0].name or ""] = behind
     _write_weights(parts.model, parts.weights)
-    order = [v.name or "" for v in parts.model.graph.inputs]
+    order = [v.name or "" for graph in all_graphs(parts.model) for v in graph.inputs]
     order += [v.name or "" for node in all_nodes(parts.model) for v in node.outputs]
     renamed = rename_blanks(parts.model)
     lines = [_line(renamed.get(name, name), unsigned(table[name])) for name in order if name in table]

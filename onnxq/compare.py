@@ -42,8 +42,6 @@ __all__ = ["Comparison", "TensorErrors", "compare"]
 
 _SHOWN = 3
 """Tensors that a warning names."""
-_LOOKED_AT = 8
-"""Samples whose numbers are looked at."""
 _OTHER_PRECISION = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
@@ -95,7 +93,7 @@ def compare(
     _same_interface(first, second)
     warnings = _swapped(first, second)
     (first, base), other = _base(first, options, custom_op_library), open_anyhow(second, optimize=home, **options)
-    feeds = open_data(data, base.inputs, image=image, samples=samples)
+    feeds = open_data(data, [*base.inputs, *base.defaults], image=image, samples=samples)
     meters = {info.name: ErrorMeter() for info in base.outputs}
     rows = {**chosen_rows(first), **chosen_rows(second)}
     inner = InnerTensors(_alike(first, second, custom_op_library), second, options, optimize=home) if tensors else None
@@ -108,8 +106,7 @@ def compare(
                 found = matched(expected[name], got[name], rows.get(name))
                 meter.update(expected[name], found, feeds.index_of(count - 1))
             del expected, got
-            if count <= _LOOKED_AT:
-                looker.look(feed, feeds.index_of(count - 1))
+            looker.look(feed, feeds.index_of(count - 1))
             if inner is not None:
                 inner.run(feed, feeds.index_of(count - 1))
             advance(count)

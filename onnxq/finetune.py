@@ -135,7 +135,7 @@ def finetune(
     inner = features_of(given, reference) if features else []
     student = Student(given, inner, device)
     master = Executor(reference, outputs=[*student.outputs, *inner], device=device)
-    opened = open_data(data, inputs_of(reference), image=image, samples=samples)
+    opened = open_data(data, inputs_of(reference, defaults=True), image=image, samples=samples)
     feeds: list[Feeds] = [dict(f) for f in opened]
     places = {id(sample): opened.index_of(k) for k, sample in enumerate(feeds)}
     feeds, lost = with_numbers(

@@ -126,8 +126,8 @@ def spare(*paths: str | os.PathLike[str], beside: Sequence[Path] = (), **given: 
     Args:
         paths: the files to be.
         beside: those beside them. Where ``paths`` may replace a model in memory, which is whole then, these may not.
-        given: what is read, by what it is called: a file, or a model in memory whose files are known. Data in a Python
-            file are named ``"FILE.py:FUNCTION"``. Anything else has no file.
+        given: what is read, by what it is called: a file, a folder of samples, or a model in memory whose files are
+            known. Data in a Python file are named ``"FILE.py:FUNCTION"``. Anything else has no file.
 
     Raises:
         OutputError: one of the files is read.
@@ -140,9 +140,10 @@ def spare(*paths: str | os.PathLike[str], beside: Sequence[Path] = (), **given: 
                 spare_files(source, path, whole=whole)
             elif isinstance(source, (str, os.PathLike)):
                 file = split_name(os.fspath(source))[0]
-                if os.path.isfile(file) and path.samefile(file):
-                    what = f"this file is the {word} that {'are' if word in _PLURAL else 'is'} read"
-                    raise OutputError(what, where=f"'{path}'", hint="Give another name")
+                among = path.suffix == ".npz" and os.path.isdir(file) and path.parent.samefile(file)
+                if among or (os.path.isfile(file) and path.samefile(file)):
+                    what = f"{'among ' if among else ''}the {word} that {'are' if word in _PLURAL else 'is'} read"
+                    raise OutputError(f"this file is {what}", where=f"'{path}'", hint="Give another name")
 
 
 def _require_name(output: str | os.PathLike[str]) -> None:

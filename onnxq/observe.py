@@ -221,7 +221,7 @@ def observe(
         asked: the targets that the statistics are for, see :func:`observable`; none: for any.
         passing: the statistics are used with this model alone, and then dropped: they do not say of which they are.
     """
-    feeds = open_data(data, inputs_of(prepared.model), image=image, samples=options.samples)
+    feeds = open_data(data, inputs_of(prepared.model, defaults=True), image=image, samples=options.samples)
     shown = reporter if prepared.model.graph.num_nodes() >= _MANY else Silent()
     with shown.phase("find tensors to observe", total=len(backends()), unit="targets") as advance:
         tensors = observable(prepared.calibrated, options, asked, prepared.base, advance)

@@ -23,6 +23,7 @@ from onnxq.spec import PerBlock, PerChannel, QuantSpec, Scheme
 
 __all__ = ["QParams", "dequantize", "ends", "fake_quantize", "quantize", "spread"]
 
+_LARGEST = float(np.finfo(np.float32).max)
 _PIECE = 1 << 18
 """Numbers that are quantized at a time: so many fit a cache."""
 
@@ -45,19 +46,19 @@ class QParams:
 
     @property
     def lo(self) -> NDArray[np.float32]:
-        """The lowest real number that the grid holds, shape of ``scale``."""
+        """The lowest real number that the grid holds, shape of ``scale``; finite, see :func:`_finite`."""
         if self.spec.scheme is not Scheme.UNIFORM:
             return np.asarray(-self.hi, np.float32)
-        return ((self.spec.qmin - self.zero_point) * self.scale).astype(np.float32)
+        return _finite((self.spec.qmin - self.zero_point) * self.scale)
 
     @property
     def hi(self) -> NDArray[np.float32]:
-        """The highest real number that the grid holds, shape of ``scale``."""
+        """The highest real number that the grid holds, shape of ``scale``; finite, see :func:`_finite`."""
         if self.spec.scheme is Scheme.LOGARITHMIC:
             return self.scale
         if self.spec.scheme is Scheme.FLOAT8:
             return np.asarray(self.scale * np.float32(float8.LARGEST), np.float32)
-        return ((self.spec.qmax - self.zero_point) * self.scale).astype(np.float32)
+        return _finite((self.spec.qmax - self.zero_point) * self.scale)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, QParams):
@@ -172,6 +173,11 @@ def fake_quantize(x: ArrayLike, qp: QParams) -> NDArray[np.float32]:
     result += np.float32(0.0)  # -0.0 has no integer
     result *= scale
     return result
+
+
+def _finite(ends: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Ends of grids in float32; the outermost integer of a mask's may lie beyond, and onnxruntime makes it infinite."""
+    return np.asarray(np.clip(ends, -_LARGEST, _LARGEST), np.float32)
 
 
 def _require_uniform(spec: QuantSpec) -> None:

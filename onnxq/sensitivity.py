@@ -22,6 +22,7 @@ from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.picked import as_compared
 from onnxq.measuring.probe import Probe, Role, Setting, parts_of
 from onnxq.measuring.sensitivities import Sensitivity, SensitivityRow
+from onnxq.notes.cautions import came_quantized
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
@@ -99,6 +100,8 @@ def sensitivity(
     filled = {value.name for value in filled_values(whole)}
     warnings = statistics.warnings(set(probe.plan.observed()) - filled)
     made = _measured(probe, widths, runs, reporter)
+    already = came_quantized(probe.plan)
+    warnings += [already] if already else []
     made = replace(made, warnings=(*warnings, *made.warnings), seconds=time.perf_counter() - start)
     if plot is not None:
         write_text(plot, made.to_svg())

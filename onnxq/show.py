@@ -128,8 +128,18 @@ def _signature(values: Iterable[ir.Value]) -> dict[str, str]:
     result = {}
     for value in values:
         shape = "unknown rank" if value.shape is None else _shape(list(map(_dim, value.shape)))
-        result[value.name or ""] = f"{str(value.dtype).lower() if value.dtype else 'unknown type'} {shape}"
+        kind = str(value.dtype).lower() if value.dtype else "unknown type"
+        result[value.name or ""] = f"{_holder(value)}{kind} {shape}"
     return result
+
+
+def _holder(value: ir.Value) -> str:
+    """What stands before the tensor's type of a value that is not one tensor: ``sequence of ``, ``optional ``."""
+    words, kind = "", value.type
+    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        words += "sequence of " if isinstance(kind, ir.SequenceType) else "optional "
+        kind = kind.elem_type
+    return words
 
 
 def _shape(dims: Sequence[str]) -> str:

@@ -176,7 +176,7 @@ def infer(
         options.register_custom_ops_library(str(library))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    inputs = {value.name for value in session.get_inputs()}
+    inputs = {value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())}
     runs = [session.run(None, {n: a for n, a in sample.items() if n in inputs}) for sample in feeds]
     return {name: [np.asarray(run[i]) for run in runs] for i, name in enumerate(names)}
 

@@ -441,6 +441,16 @@ def test_branches_whose_tensors_bear_the_same_names() -> None:
     assert {"t", "p", "n"} <= {tensor.tensor for tensor in found.tensors}
 
 
+def test_what_is_said_of_all_samples_holds_for_all() -> None:
+    """A cache is empty in the prompts that come first."""
+    model = build("(float[1, n, 4] past, float[1, 1, 4] x) => (float[1, m, 4] y) { y = Concat <axis = 1> (past, x) }")
+    samples = [
+        {"past": normal(1, 3, 4, seed=k)[:, : 0 if k < 9 else 3], "x": normal(1, 1, 4, seed=k)} for k in range(12)
+    ]
+    assert not onnxq.compare(model, model, samples).warnings
+    assert any("empty in all samples" in text for text in onnxq.compare(model, model, samples[:9]).warnings)
+
+
 def test_data_that_holds_no_numbers_compares_nothing() -> None:
     model = build("(float[1, 4] x) => (float[1, 4] y) { y = Relu (x) }")
     empty, numbers = np.full((1, 4), np.nan, np.float32), np.ones((1, 4), np.float32)

@@ -144,6 +144,17 @@ def test_the_folder_of_a_file_is_made(tmp_path: Path, capsys: pytest.CaptureFixt
         assert (tmp_path / place).is_file()
 
 
+def test_statistics_are_not_written_over_a_sample_of_the_folder_they_are_made_of(tmp_path: Path) -> None:
+    for index, feed in enumerate(feeds_for(residual())):
+        np.savez(tmp_path / f"{index}.npz", **feed)  # type: ignore[arg-type]
+    before = (tmp_path / "0.npz").read_bytes()
+    with pytest.raises(OutputError, match="among the data that are read"):
+        onnxq.calibrate(residual(), tmp_path, output=tmp_path / "0.npz")
+    assert (tmp_path / "0.npz").read_bytes() == before
+    (tmp_path / "made").mkdir()
+    onnxq.calibrate(residual(), tmp_path, output=tmp_path / "made" / "0.npz")
+
+
 def test_a_result_is_not_written_over_what_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = residual(), feeds_for(residual())
     path, array, known = tmp_path / "m.onnx", tmp_path / "d.npz", tmp_path / "s.npz"

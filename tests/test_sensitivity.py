@@ -227,6 +227,15 @@ def test_only_what_is_quantized_is_warned_of() -> None:
     assert found.of("weights") and not found.warnings
 
 
+def test_a_model_that_is_quantized_already_is_said_to_be() -> None:
+    model = build("(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { y = Conv (x, w) }", w=normal(4, 4, 1, 1))
+    feeds, every = images(1, 4, 8, 8), Options(placement="all")
+    made = onnxq.quantize(model, feeds, options=every)
+    found = onnxq.sensitivity(made.rendered(), feeds, options=every)
+    assert any(said.startswith("the model given is quantized already") for said in found.warnings)
+    assert not any("already" in said for said in onnxq.sensitivity(model, feeds, options=every).warnings)
+
+
 def test_without_a_float_output_nothing_can_be_measured() -> None:
     model = build("(float[4, 8] x) => (int64[4, 5] y) { s = MatMul (x, w) y = Cast <to = 7> (s) }", w=normal(8, 5))
     with pytest.raises(DataError, match="no output of the model is float"):

@@ -45,6 +45,19 @@ def test_a_shape_of_named_dimensions_can_be_read(tmp_path: Path) -> None:
     assert shown.outputs == {"y": "float scalar"}
 
 
+def test_what_is_no_tensor_is_not_called_one(tmp_path: Path) -> None:
+    model = build(
+        """(seq(float[2, 8]) s, optional(float[2, 8]) o, int64 i) => (float[2, 8] y, seq(float[2, 8]) t, bool h) {
+            y = SequenceAt (s, i)  t = SequenceErase (s, i)  h = OptionalHasElement (o)
+        }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    shown = show(tmp_path / "m.onnx")
+    assert isinstance(shown, ModelView)
+    assert shown.inputs == {"s": "sequence of float 2x8", "o": "optional float 2x8", "i": "int64 scalar"}
+    assert shown.outputs == {"y": "float 2x8", "t": "sequence of float 2x8", "h": "bool scalar"}
+
+
 def test_a_quantized_model(tmp_path: Path) -> None:
     weight, activation = view(pairs.quantized_model(), tmp_path).quantized
     assert (weight.tensor, weight.role, weight.dtype, weight.scales, weight.axis) == ("w_q", "weight", "int8", 4, 1)

@@ -61,7 +61,7 @@ def open_data(
               as they are.
 
             A sample may have the batch dimension or lack it.
-        inputs: the model's inputs.
+        inputs: the model's inputs; an array for one with a default is used where the data has it by its name.
         image: how pictures are read.
         samples: use at most so many, spread over all by lot (see :mod:`onnxq.calibration.chance`); of an iterable with
             a length, what lies before the last of them is read and passed over. Where it is not known how many there
@@ -95,6 +95,7 @@ def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions, samples
                 hint="Quantize the part of the model that has tensors as its inputs",
             )
     fitter = Fitter(inputs)
+    inputs = fitter.inputs
     if samples is not None and samples < 1:
         raise DataError(f"{samples} samples asked for", hint="Use at least one.")
     if isinstance(source, Samples):

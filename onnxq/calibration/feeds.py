@@ -27,11 +27,14 @@ class Fitter:
     """Makes complete feeds of items; warns once of each kind of conversion.
 
     Args:
-        inputs: those of the model; each must be fed.
+        inputs: those of the model; each must be fed that has no default.
+
+    Attributes:
+        inputs: those that must be fed.
     """
 
     def __init__(self, inputs: Sequence[InputInfo]) -> None:
-        self._inputs = tuple(inputs)
+        self.inputs = tuple(info for info in inputs if not info.default)
         self._known = {info.name: info for info in inputs}
         self._warned: set[str] = set()
         self._ambiguous: set[str] = set()
@@ -47,15 +50,15 @@ class Fitter:
             DataError: an input is missing, or a name, shape or type does not fit.
         """
         arrays = self._named(item, where)
-        missing = [info.name for info in self._inputs if info.name not in arrays]
+        missing = [info.name for info in self.inputs if info.name not in arrays]
         unknown = [name for name in arrays if name not in self._known]
         if missing:
             hint = nearest(missing[0], unknown, title="the data has") if unknown else ""
             wrong = f"the data has no array for the model's input {missing[0]!r}"
-            needs = f"The model's inputs: {', '.join(repr(info.name) for info in self._inputs)}."
+            needs = f"The model's inputs: {', '.join(repr(info.name) for info in self.inputs)}."
             raise DataError(wrong, where=where, hint=f"{hint} {needs}".strip())
         if unknown:
-            self._warn(f"the data's {', '.join(map(repr, unknown))} is not an input of the model and is not used")
+            self._warn(f"the data's {', '.join(map(repr, unknown))} is no input that the model needs, and is not used")
         feed = {name: self._array(self._known[name], arrays[name], where) for name in arrays if name in self._known}
         self._agree(feed, where)
         return feed
@@ -67,7 +70,7 @@ class Fitter:
             arrays: by input name, or one for a model with one input, of which the shapes count; rows are along the
                 first axis. What has no axes belongs to every sample.
         """
-        if not isinstance(arrays, Mapping) and len(self._inputs) != 1:
+        if not isinstance(arrays, Mapping) and len(self.inputs) != 1:
             return 1
         found: set[int] = set()
         axes = 0
@@ -108,26 +111,26 @@ class Fitter:
             item = item[0]  # (feed, label)
         if isinstance(item, Mapping):
             positional = [f"arr_{i}" for i in range(len(item))]  # numpy.savez without names
-            if len(item) == len(self._inputs) and set(item) == set(positional) and not set(item) & set(self._known):
-                return {info.name: item[key] for info, key in zip(self._inputs, positional, strict=True)}
+            if len(item) == len(self.inputs) and set(item) == set(positional) and not set(item) & set(self._known):
+                return {info.name: item[key] for info, key in zip(self.inputs, positional, strict=True)}
             return {str(name): value for name, value in item.items()}
-        if isinstance(item, (tuple, list)) and item and all(self._is_array(part) for part in item[: len(self._inputs)]):
-            if len(item) < len(self._inputs):
+        if isinstance(item, (tuple, list)) and item and all(self._is_array(part) for part in item[: len(self.inputs)]):
+            if len(item) < len(self.inputs):
                 wrong = (
-                    f"the data gives {plural(len(item), 'array')}, the model has {plural(len(self._inputs), 'input')}"
+                    f"the data gives {plural(len(item), 'array')}, the model has {plural(len(self.inputs), 'input')}"
                 )
                 raise DataError(wrong, where=where, hint="Give a dict by input name, or a tuple in the inputs' order.")
-            return {info.name: part for info, part in zip(self._inputs, item, strict=False)}
-        if len(self._inputs) != 1:
-            wrong = f"the data gives a single {type(item).__name__}, the model has {len(self._inputs)} inputs"
-            names = ", ".join(repr(info.name) for info in self._inputs)
+            return {info.name: part for info, part in zip(self.inputs, item, strict=False)}
+        if len(self.inputs) != 1:
+            wrong = f"the data gives a single {type(item).__name__}, the model has {len(self.inputs)} inputs"
+            names = ", ".join(repr(info.name) for info in self.inputs)
             hint = f"Give all arrays of a sample by their names {names}: in a dict, or in an .npz file."
             raise DataError(wrong, where=where, hint=hint)
-        return {self._inputs[0].name: item}
+        return {self.inputs[0].name: item}
 
     def _is_array(self, part: object) -> bool:
         """Lists in a list are one array where the model has one input."""
-        return hasattr(part, "shape") or (len(self._inputs) > 1 and isinstance(part, (list, tuple)))
+        return hasattr(part, "shape") or (len(self.inputs) > 1 and isinstance(part, (list, tuple)))
 
     def _array(self, info: InputInfo, value: object, where: str) -> np.ndarray:
         where = f"{where}, input {info.name!r}"

@@ -58,8 +58,9 @@ def check_data(
     looker = Looker(session.inputs, states(model), for_bytes(model))
     few: dict[int, Mapping[str, np.ndarray]] = {}
     try:
-        whole = open_data(data, session.inputs, image=image, samples=options.samples)
-        samples = open_data(data, session.inputs, image=image, samples=limit) if whole.seekable else whole
+        inputs = [*session.inputs, *session.defaults]
+        whole = open_data(data, inputs, image=image, samples=options.samples)
+        samples = open_data(data, inputs, image=image, samples=limit) if whole.seekable else whole
         to_run = range(RUN) if samples.length is None else spread(range(min(limit, samples.length)), RUN)
         for index, feed in enumerate(samples):
             if index >= limit:

@@ -62,10 +62,9 @@ class Fingerprint:
             ExecutionError: the part of the model does not run.
         """
         session = open_anyhow(self.model, **options.session)
-        needed = {info.name for info in session.inputs}
         columns = []
         for feed in feeds:
-            x = session.run({k: v for k, v in feed.items() if k in needed})[self.output]
+            x = session.run(session.taken(feed))[self.output]
             if x.ndim >= 2 and x.shape[1] == self.mean.size:
                 columns.append(np.moveaxis(x, 1, 0).reshape(self.mean.size, -1).astype(np.float64))
         if not columns:

@@ -73,7 +73,9 @@ def same_grid(one: QParams, other: QParams) -> bool:
 
 
 def averages(node: ir.Node) -> bool:
-    """Whether an operator gives means of what it reads: their range says nothing of that."""
+    """Whether an operator gives means of what it reads, as between two elements: their range says nothing of that."""
+    if node.domain == "" and node.op_type in ("Resize", "Upsample"):
+        return node.attributes.get_string("mode", "nearest") != "nearest"
     return node.domain == "" and node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
 

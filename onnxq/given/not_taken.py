@@ -10,8 +10,9 @@ import onnx_ir as ir
 from onnxq.backend import Format
 from onnxq.console.terminal import counts, plural
 from onnxq.errors import BackendError
-from onnxq.graph.domains import MICROSOFT, STANDARD
+from onnxq.graph.domains import MICROSOFT, OF_QUANTIZERS, STANDARD
 from onnxq.graph.traverse import all_nodes, full_type
+from onnxq.graph.values import is_constant
 from onnxq.integer_operators import PACKED, QUANTIZERS, WHILE_RUNNING, is_in_integers
 from onnxq.plan import Plan
 from onnxq.quantized import Quantized
@@ -65,7 +66,7 @@ def left_while_running(source: Quantized, form: Format) -> list[str]:
 def _while_running(source: Quantized) -> BackendError | None:
     """The error for a model with operators that find scales while they run; None where it has none."""
     target = source.backend
-    left = [node.op_type for node in all_nodes(source.model) if node.op_type in WHILE_RUNNING]
+    left = [node.op_type for node in all_nodes(source.model) if _finds_scales(node)]
     if not left:
         return None
     what = f"{counts(left)} in the model compute their scales at run time, and deploy can only take over constant ones"
@@ -73,6 +74,12 @@ def _while_running(source: Quantized) -> BackendError | None:
     if target.at_home:
         hint += f", or take the model given: {target.title} runs it as it is"
     return BackendError(what, hint=hint)
+
+
+def _finds_scales(node: ir.Node) -> bool:
+    """Whether the scale of a node is known only while it runs, as one that the model computes or a caller gives."""
+    computed = node.op_type == "QuantizeLinear" and node.domain in OF_QUANTIZERS and not is_constant(node.inputs[1])
+    return computed or node.op_type in WHILE_RUNNING
 
 
 def nothing_to_deploy(source: Quantized, plan: Plan | None = None) -> BackendError:

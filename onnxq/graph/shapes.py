@@ -23,8 +23,8 @@ MAX_VECTOR = 1 << 16
 def infer_shapes(model: ir.Model) -> list[Note]:
     """Gives every value the type and shape that follow from the inputs and the operators.
 
-    What the file itself says about inner tensors of standard operators is not believed, since edited models are often
-    stale there: it is only kept where inference finds nothing. Nor is an empty size of what a Loop carries. Graph
+    What the file itself says about inner tensors that onnx infers is not believed, since edited models are often stale
+    there: it is only kept where inference finds nothing. Nor is an empty size of what a Loop carries. Graph
     inputs and outputs keep theirs; an output that the file gives no shape gets the inferred one, and so does one whose
     declared shape contradicts it. An STFT is told its default where it says nothing.
 
@@ -132,16 +132,24 @@ def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
 
 
+def _is_inferred(node: ir.Node | onnx.NodeProto) -> bool:
+    """Whether onnx can infer what a node makes."""
+    if not node.domain or node.domain not in STANDARD:
+        return not node.domain
+    known = onnx.defs.has(node.op_type, node.domain)
+    return known and onnx.defs.get_schema(node.op_type, node.domain).has_type_and_shape_inference_function
+
+
 def _forget(graph: onnx.GraphProto) -> None:
     """Drops what the protobuf says about the shapes of what standard operators make."""
     stack = [graph]
     while stack:
         current = stack.pop()
-        made = {name for node in current.node if node.domain in STANDARD for name in node.output}
+        made = {name for node in current.node if _is_inferred(node) for name in node.output}
         for info in current.output:
             if info.name in made and info.type.HasField("tensor_type"):
                 info.type.tensor_type.ClearField("shape")
-        foreign = {name for node in current.node if node.domain not in STANDARD for name in node.output}
+        foreign = {name for node in current.node if not _is_inferred(node) for name in node.output}
         kept = [info for info in current.value_info if info.name in foreign]
         del current.value_info[:]
         current.value_info.extend(kept)
@@ -164,12 +172,13 @@ def forget_shapes(model: ir.Model) -> None:
     """Drops what is known of inner tensors that standard operators make: any reader infers it, and files get smaller.
 
     Args:
-        model: changed in place. Graph inputs and outputs keep their types, and outputs of other domains' operators do.
+        model: changed in place. Graph inputs and outputs keep their types, and so does what an operator makes of which
+            onnx infers nothing: of another domain, or one of classical machine learning, a Scaler say.
     """
     for graph in all_graphs(model):
         outputs = set(graph.outputs)
         for node in graph:
-            if node.domain in STANDARD:
+            if _is_inferred(node):
                 for value in node.outputs:
                     if value not in outputs:
                         value.type = value.shape = None

@@ -111,7 +111,8 @@ def require_layers(model: ir.Model, *, data: bool) -> list[Cut]:
     if not cuts:
         raise OptionError(
             "the artifact has no quantizers between its layers to split it at: it is float, only its weights are "
-            "integers, ranges are taken at run time, or the scales are in a table beside it",
+            "integers, ranges are taken at run time, or the scales are inside of its operators, as of QLinearConv, or "
+            "in a table beside it",
             hint="Leave --layers out, or write the artifact in a format that has quantizers",
         )
     return cuts

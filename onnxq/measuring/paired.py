@@ -91,5 +91,4 @@ def paired_tensors(
 
 
 def _run(session: Session, feeds: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
-    needed = {info.name for info in session.inputs}
-    return session.run({name: x for name, x in feeds.items() if name in needed}, list(dict.fromkeys(outputs)))
+    return session.run(session.taken(feeds), list(dict.fromkeys(outputs)))

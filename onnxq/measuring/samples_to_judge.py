@@ -42,7 +42,7 @@ def samples_to_judge(
     """
     if data is None:
         return [], None
-    opened = partial(open_data, data, inputs_of(model), image=image)
+    opened = partial(open_data, data, inputs_of(model, defaults=True), image=image)
     session = Session(model, **options.session)
     most = min(options.samples or _MOST, _MOST)
     feeds = opened(samples=most)

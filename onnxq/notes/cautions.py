@@ -24,7 +24,7 @@ from onnxq.ort.overflow import products_overflow
 from onnxq.plan import Plan
 from onnxq.planning.weightless import ALREADY
 
-__all__ = ["below", "cautions", "poor", "slow", "slower_than_float", "vague"]
+__all__ = ["below", "came_quantized", "cautions", "poor", "slow", "slower_than_float", "vague"]
 
 _HEAVY = ("Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
 """What people quantize a model for."""
@@ -102,20 +102,23 @@ def _little_tried(
 
 def _little_quantized(plan: Plan, options: Options) -> Iterator[str]:
     """That the model came quantized, or that nothing could be."""
-    already = _came_quantized(plan)
+    already = came_quantized(plan)
     if already:
-        yield (
-            f"the model given is quantized already, and {counts(already)} stay as they are. Give the float model; "
-            "'onnxq deploy' writes one whose activations have scales for a target, 'onnxq finetune' trains it"
-        )
+        more = "'onnxq deploy' writes one whose activations have scales for a target, 'onnxq finetune' trains it"
+        yield f"{already}; {more}"
     elif not plan.quantized:
         stored = f", except for the weights of {counts(plan.stored.values())}" if plan.stored else ""
         yield f"nothing was quantized: the result is the float model{stored}{_main_reason(plan, options)}"
 
 
-def _came_quantized(plan: Plan) -> list[str]:
-    """Operators of nodes that the model given has in integers."""
-    return [kept.op for kept in plan.kept_float if kept.reason == ALREADY]
+def came_quantized(plan: Plan) -> str:
+    """What to say of a model given that has nodes in integers already; nothing of any other."""
+    already = [kept.op for kept in plan.kept_float if kept.reason == ALREADY]
+    return (
+        f"the model given is quantized already, and {counts(already)} stay as they are. Give the float model"
+        if already
+        else ""
+    )
 
 
 def _main_reason(plan: Plan, options: Options) -> str:
@@ -143,7 +146,7 @@ def _main_reason(plan: Plan, options: Options) -> str:
 
 def _larger_than_given(plan: Plan, verification: Verification) -> Iterator[str]:
     """That the file did not become smaller; of a model that came quantized nothing is expected."""
-    if verification.quantized_bytes > verification.float_bytes >= _LARGE and not _came_quantized(plan):
+    if verification.quantized_bytes > verification.float_bytes >= _LARGE and not came_quantized(plan):
         before, after = bytes_text(verification.float_bytes), bytes_text(verification.quantized_bytes)
         than = f"larger than the model given, {before} → {after}" if before != after else f"as large as before, {after}"
         yield f"the file is {than}: too little of it is stored in 8 bits"

@@ -22,23 +22,29 @@ class InputInfo:
         dtype: NumPy type of its elements; ``object`` for strings and for what is not a tensor.
         shape: a number a dimension, a name or None where it is free; None when the rank is unknown.
         container: ``"sequence"`` or ``"map"`` where it is one; empty for a tensor, optional or not.
+        default: whether the model has a value for it, so that it need not be fed.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | str | None, ...] | None
     container: str = ""
+    default: bool = False
 
 
-def inputs_of(model: ir.Model) -> list[InputInfo]:
+def inputs_of(model: ir.Model, *, defaults: bool = False) -> list[InputInfo]:
     """The inputs of a model that must be fed, in order, without loading it in onnxruntime.
+
+    Args:
+        model: the model.
+        defaults: with those behind that may be fed, since the model has a value for them.
 
     Raises:
         ModelError: an input has no element type.
     """
     infos = []
     for value in model.graph.inputs:
-        if value.is_initializer():
+        if value.is_initializer() and not defaults:
             continue
         kind = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
         if isinstance(kind, ir.TensorType) and kind.dtype is ir.DataType.UNDEFINED:
@@ -49,5 +55,5 @@ def inputs_of(model: ir.Model) -> list[InputInfo]:
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
         container = "sequence" if isinstance(kind, ir.SequenceType) else ""
-        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape, container))
-    return infos
+        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape, container, value.is_initializer()))
+    return sorted(infos, key=lambda info: info.default)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class Session:
 
     Attributes:
         inputs: inputs that must or may be fed, in order; initializers that may be overridden are not listed.
+        defaults: the latter.
         outputs: outputs in order, without those that are sequences or maps.
 
     Raises:
@@ -113,12 +115,20 @@ class Session:
                 hint="Check its driver and libraries, or use the CPU",
             )
         self.inputs = [_info(value) for value in self._session.get_inputs()]
+        self.defaults = [replace(_info(v), default=True) for v in self._session.get_overridable_initializers()]
         self.outputs = [info for v in self._session.get_outputs() if not (info := _info(v)).container]
-        self._raw = {info.name: info.dtype for info in self.inputs if info.dtype in RAW_TYPES.values()}
+        self._raw = {
+            info.name: info.dtype for info in (*self.inputs, *self.defaults) if info.dtype in RAW_TYPES.values()
+        }
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
         known = (*_NUMPY_TYPES, "tensor(string)")
         self._barred = {v.name: v.type for v in ends if v.type.startswith("tensor(") and v.type not in known}
-        self._any_raw = any(info.dtype in RAW_TYPES.values() for info in (*self.inputs, *self.outputs))
+        self._any_raw = bool(self._raw) or any(info.dtype in RAW_TYPES.values() for info in self.outputs)
+
+    def taken(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Of the arrays for another model those that this one has inputs for, with a default or without."""
+        names = {info.name for info in (*self.inputs, *self.defaults)}
+        return {name: array for name, array in feeds.items() if name in names}
 
     def run(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """Run the model once.

@@ -37,7 +37,7 @@ from onnxq.calibration.weights import weight_range
 from onnxq.errors import BackendError
 from onnxq.file_system import write_text
 from onnxq.graph.files.save import save
-from onnxq.graph.traverse import all_constants, all_nodes
+from onnxq.graph.traverse import all_constants, all_graphs, all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -151,7 +151,8 @@ def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, fl
     options = Options()
     prepared = Prepared(path, options)
     model, notes = prepared.for_target(backend, options)
-    names = {v.name for v in model.graph.inputs} | {v.name for n in all_nodes(model) for v in n.outputs}
+    names = {v.name for graph in all_graphs(model) for v in graph.inputs}
+    names |= {v.name for n in all_nodes(model) for v in n.outputs}
     strange = [name for name in scales if name not in names and not name.startswith(_CONSTANT)]
     if scales and len(strange) == len(scales):
         raise BackendError(f"none of its tensors is in the model, {strange[0]!r} for one", where=f"'{where}'")

@@ -133,7 +133,7 @@ def agreement(
             raise DataError("no sample could be held back to compare on", hint="Give a metric or evaluation data")
         _tell_of_few(outputs, held, max_drop)
         return agreement_metric(outputs, lambda: ((sample.feeds, sample.outputs) for sample in held), rows, by.tensors)
-    feeds = open_data(eval_data, inputs_of(prepared.model), image=image)
+    feeds = open_data(eval_data, inputs_of(prepared.model, defaults=True), image=image)
     if not feeds.repeatable:
         raise DataError("the evaluation data can be read only once", hint="Give a list, a file or a function")
     names = [info.name for info in outputs]

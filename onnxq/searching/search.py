@@ -164,7 +164,7 @@ def _require_fit(eval_data: str | os.PathLike[str], prepared: Prepared, image: I
         DataError: it does not, or there is none.
     """
     try:
-        for _ in open_data(eval_data, inputs_of(prepared.model), image=image):
+        for _ in open_data(eval_data, inputs_of(prepared.model, defaults=True), image=image):
             return
     except DataError as error:
         where = ", ".join(filter(None, ("evaluation data", error.where)))

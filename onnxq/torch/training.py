@@ -80,6 +80,7 @@ def may_be_joined(samples: Sequence[Tensors], run: Callable[[Tensors], Tensors])
         if apart[0][name].ndim == 0:
             return False
         alone = torch.cat([a[name] for a in apart])
-        if x.shape != alone.shape or not torch.allclose(x, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
+        largest = float(alone.abs().max()) if alone.numel() else 0.0
+        if x.shape != alone.shape or not torch.allclose(x, alone, rtol=1e-3, atol=1e-4 * largest):
             return False
     return True

@@ -47,7 +47,7 @@ def vary(
     if _uniform(generator) >= share or any(x.dtype != torch.float32 for x in sample.values()):
         return sample
     chosen = samples[int(torch.randint(len(samples), (), generator=generator))]
-    if any(x.shape != chosen[name].shape for name, x in sample.items()):
+    if sample.keys() != chosen.keys() or any(x.shape != chosen[name].shape for name, x in sample.items()):
         return sample
     other = {name: _seen(x, share, generator) for name, x in chosen.items()}
     weight, cut = _uniform(generator), _uniform(generator) < 0.5

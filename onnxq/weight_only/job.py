@@ -75,7 +75,9 @@ class Job:
 
     def with_data(self, matrices: Sequence[Matrix], data: Any, image: ImageOptions | None) -> Reference:
         """Run the float model segment by segment and quantize the matrices of each while its data is there."""
-        opened = open_data(data, inputs_of(self.model), image=image, samples=self.options.samples or _SAMPLES)
+        opened = open_data(
+            data, inputs_of(self.model, defaults=True), image=image, samples=self.options.samples or _SAMPLES
+        )
         feeds, self.there = list(opened), opened.total
         self.learner.fitting, held = one_of_each_pair(len(feeds))
         self.learner.held = held or [0]

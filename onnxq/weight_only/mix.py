@@ -124,15 +124,19 @@ def _probed(
     """Of each weight its error by bits, and what the probed ones do to the outputs, or without samples to itself."""
     seen: dict[Matrix, dict[int, float]] = {}
 
-    def looked_at(matrix: Matrix) -> Coded:
+    def looked_at(matrix: Matrix) -> Coded | None:
         weight = _weight(matrix)
         fitting = sorted({recipe.fitting_bits(matrix.shape[0], bits) for bits in recipe.widths})
+        if not all(np.isfinite(weight[part]).all() for part in chunks(*weight.shape)):  # it will stay float
+            seen[matrix] = dict.fromkeys(fitting, math.inf)
+            return None
         made = {bits: _coded(weight, matrix, recipe, bits) for bits in fitting}
         seen[matrix] = {bits: _error(weight, coded) for bits, coded in made.items()}
         return made[_PROBED]
 
     def rounded(matrix: Matrix) -> NDArray[np.float32]:
-        decoded = decode(looked_at(matrix))
+        coded = looked_at(matrix)
+        decoded = decode(coded) if coded is not None else _weight(matrix)
         return decoded.T if matrix.axis == 0 else decoded
 
     found = output_noise(model, free, rounded, feeds, options, advance=advance) if feeds else []

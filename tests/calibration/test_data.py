@@ -390,8 +390,18 @@ def test_an_extra_array_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING, logger="onnxq"):
         same(feeds([{"x": x, "label": 3} for x in IMAGES]))
     assert [r.getMessage() for r in caplog.records] == [
-        "the data's 'label' is not an input of the model and is not used"
+        "the data's 'label' is no input that the model needs, and is not used"
     ]
+
+
+def test_an_input_with_a_default_is_fed_where_the_data_has_it_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    """A tuple, or an array for a model of one input, is in the order of those that must be fed."""
+    gain = InputInfo("gain", np.dtype(np.float32), (), default=True)
+    with caplog.at_level(logging.WARNING, logger="onnxq"):
+        given = feeds([{"x": IMAGES[0], "gain": 3}, {"x": IMAGES[1]}, IMAGES[2], (IMAGES[3], 5)], IMAGE, gain)
+    same([{"x": feed["x"]} for feed in given], range(4))
+    assert [feed.get("gain") for feed in given] == [3, None, None, None]
+    assert given[0]["gain"].dtype == np.float32 and not caplog.records
 
 
 def test_a_state_whose_batch_is_another_axis(tmp_path: Path) -> None:

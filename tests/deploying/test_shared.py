@@ -196,7 +196,7 @@ def between(nodes: str, outputs: str = "q", *, bits: int = 8) -> tuple[dict[str,
 
 def shared(text: str, bits: int = 8) -> tuple[dict[str, float], list[str]]:
     """As :func:`between`, of a whole graph."""
-    model = ir.from_proto(build(text))
+    model = ir.from_proto(build(text, k=np.ones(4, np.float32)))
     spec = QuantSpec(signed=False, symmetric=False)
     sites = tuple(
         Site(name, name, "activation", spec, tuple(Edge(node, 0) for node in readers), tied_to=tied)
@@ -212,8 +212,10 @@ def shared(text: str, bits: int = 8) -> tuple[dict[str, float], list[str]]:
 POOL = "MaxPool <kernel_shape = [1, 1]>"
 
 
-def test_what_only_the_tie_reads_is_clipped_as_its_output_is() -> None:
-    scales, told = between(f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)")
+@pytest.mark.parametrize("last", [POOL, "Resize"])
+def test_what_only_the_tie_reads_is_clipped_as_its_output_is(last: str) -> None:
+    more = ", , k" if last == "Resize" else ""
+    scales, told = between(f"[first] p = {POOL} (a)\n [second] q = {last} (p{more})")
     assert scales == {"a": 0.05, "q": 0.05} and told == ["a"]
 
 
@@ -222,6 +224,8 @@ def test_what_only_the_tie_reads_is_clipped_as_its_output_is() -> None:
     [
         (f"[first] p = {POOL} (a)\n [second] q = AveragePool <kernel_shape = [1, 1]> (p)", "q"),
         (f"[first] p = AveragePool <kernel_shape = [1, 1]> (a)\n [second] q = {POOL} (p)", "q"),
+        (f'[first] p = {POOL} (a)\n [second] q = Resize <mode = "linear"> (p, , k)', "q"),
+        (f'[first] p = Resize <mode = "cubic"> (a, , k)\n [second] q = {POOL} (p)', "q"),
         (f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)\n [side] s = Relu (a)", "qs"),
         (f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)", "qp"),
         (f"[first] p = {POOL} (a)\n [second] q = {POOL} (p)", "qa"),

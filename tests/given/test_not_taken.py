@@ -101,6 +101,28 @@ def test_a_table_beside_what_finds_scales_while_it_runs(backend: str, tmp_path: 
     assert "1 DynamicQuantizeLSTM, 1 DynamicQuantizeLinear, 1 MatMulInteger in the model compute their scales" in said
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt"])
+@pytest.mark.parametrize("how", ["computed", "input", "overridable"])
+def test_quantizers_whose_scale_is_no_constant(how: str, backend: str) -> None:
+    """One that the model computes of its range, one that a caller gives or may give: others beside it are constant."""
+    scale = "m = ReduceMax <keepdims = 0> (x)  s = Mul (m, t)" if how == "computed" else ""
+    model = build(
+        f"""(float[4, 16] x{"" if how == "computed" else ", float s"}) => (float[4, 8] y) {{
+            {scale}
+            xq = QuantizeLinear (x, s, z)  xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear (w, t, z)
+            a = MatMul (xd, wd)
+            aq = QuantizeLinear (a, t, z)  y = DequantizeLinear (aq, t, z)
+        }}""",
+        w=np.full((16, 8), 3, np.int8),
+        t=f32(0.01),
+        z=np.int8(0),
+    )
+    if how == "overridable":
+        model.graph.initializer.append(onnx.numpy_helper.from_array(f32(0.02), "s"))
+    assert "1 QuantizeLinear in the model compute their scales at run time" in refused(model, backend)
+
+
 def test_a_float_model_has_nothing_of_it() -> None:
     assert "the model carries no quantizers. Use 'onnxq quantize'" in refused(embedding(), "tensorrt")
 

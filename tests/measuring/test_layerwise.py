@@ -217,6 +217,13 @@ def test_what_cannot_be_compared_is_said_first(tmp_path: Path, backend: str, ask
         onnxq.verify(tmp_path, data, backend=backend, layers=True, **asked)
 
 
+def test_integer_operators_are_no_quantizers_to_split_at(tmp_path: Path) -> None:
+    options = Options(placement="all", format="qoperator")
+    onnxq.quantize(residual(), feeds_for(residual()), output=tmp_path / "q.onnx", options=options)
+    with pytest.raises(OptionError, match="inside of its operators, as of QLinearConv"):
+        onnxq.verify(tmp_path / "q.onnx", feeds_for(residual()), layers=True)
+
+
 def test_a_float_model_has_no_layers_to_compare(tmp_path: Path) -> None:
     source = build("(float[1, 4] x) => (float[1, 4] y) { y = Relu (x) }")
     with pytest.raises(OptionError, match="no quantizers between its layers to split it at: it is float"):

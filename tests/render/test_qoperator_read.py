@@ -74,6 +74,27 @@ def test_integers_of_one_grid_that_a_concat_joins_are_read() -> None:
     np.testing.assert_array_equal(infer(back, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"])
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_indices_of_a_pool_of_integers_stay_indices(read: bool) -> None:
+    unpool = "up = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (p, i)"
+    model = build(
+        f"""(float[1, 2, 4, 4] x) => (float[1, 2, h, w] y) {{
+            q = QuantizeLinear (x, s, z)
+            m, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (q)
+            p = DequantizeLinear (m, s, z)
+            {unpool if read else "up = Identity (p)"}
+            y = Relu (up)
+        }}""",
+        s=f32(0.05),
+        z=np.uint8(100),
+    )
+    q = onnxq.read(model)
+    assert q.model.graph[0].op_type == "MaxPool" and len(q.qparams) == 2
+    feeds, back = feeds_for(model, samples=1), ir.to_proto(q.qdq())
+    onnx.checker.check_model(back, full_check=True)
+    np.testing.assert_array_equal(infer(back, feeds, optimize=False)["y"], infer(model, feeds, optimize=False)["y"])
+
+
 def test_what_onnxruntime_quantized_is_read_bit_for_bit(tmp_path: Path) -> None:
     feeds = feeds_for(residual(), samples=2)
     onnx.save(residual(), tmp_path / "float.onnx")

@@ -73,6 +73,45 @@ def test_an_input_that_is_an_output_too_is_read_back(target: str, form: str, tmp
     assert found.outputs["x"].sqnr == float("inf") and found.outputs["y"].sqnr > 25
 
 
+@pytest.mark.parametrize(("target", "form"), TABLES)
+def test_layers_behind_what_onnx_infers_nothing_of_are_read_back(target: str, form: str, tmp_path: Path) -> None:
+    """A pipeline of classical machine learning: the types behind its Scaler are in the file."""
+    model = build(
+        """(float[1, 8] x) => (float[1, 4] y) {
+            s = ai.onnx.ml.Scaler <offset = [0.1], scale = [2.0]> (x)  y = Gemm (s, w)
+        }""",
+        domains={"ai.onnx.ml": 2},
+        w=normal(8, 4),
+    )
+    made = onnxq.quantize(
+        model, feeds_for(model), backend=target, output=tmp_path / "m.onnx", options=Options(format=form)
+    )
+    read = backend_named(target).formats[form].read
+    assert read is not None and read(made.files[0]).plan.quantized == made.plan.quantized
+
+
+@pytest.mark.parametrize(("target", "form"), TABLES)
+def test_what_a_body_reads_is_read_back(target: str, form: str, tmp_path: Path) -> None:
+    """A state that a Scan hands on, and what it picks, are inputs of its body."""
+    model = build(
+        """(float[6, 1, 8] x, float[1, 8] h0) => (float[1, 8] hn, float[6, 1, 8] ys) {
+            hn, ys = Scan <num_scan_inputs = 1, body = b
+                (float[1, 8] h, float[1, 8] i) => (float[1, 8] g, float[1, 8] o) {
+                p = Gemm (i, w)  q = Gemm (h, v)  s = Add (p, q)  g = Sigmoid (s)  o = Identity (g)
+            }> (h0, x)
+        }""",
+        w=normal(8, 8),
+        v=normal(8, 8, seed=1),
+    )
+    made = onnxq.quantize(
+        model, feeds_for(model), backend=target, output=tmp_path / "m.onnx", options=Options(format=form)
+    )
+    read = backend_named(target).formats[form].read
+    assert read is not None
+    multiplied = {name for name, op in made.plan.quantized.items() if op == "Gemm"}
+    assert not multiplied or multiplied <= read(made.files[0]).plan.quantized.keys()
+
+
 def test_the_numbers_of_an_entry() -> None:
     made = qparams_of("t", Path("a.json"), QuantSpec(8, signed=False, symmetric=False), [0.5, 1], [3.0, 4])
     assert made.scale.tolist() == [0.5, 1.0] and made.scale.dtype == np.float32

@@ -142,6 +142,24 @@ def test_without_data_those_that_round_worse_get_more(tmp_path: Path) -> None:
     assert "by their own rounding error: data would tell more" in result.notes[0]
 
 
+@pytest.mark.parametrize("data", [True, False])
+def test_a_weight_that_holds_infinity_stays_as_it_is_and_the_others_get_bits(data: bool, tmp_path: Path) -> None:
+    proto = build(
+        """(float[N, 64] x) => (float[N, 64] y) {
+            [sound] a = MatMul (x, w)  [broken] b = MatMul (x, v)  c = Clip (b, low, high)  y = Add (a, c)
+        }""",
+        w=normal(64, 64, seed=1),
+        v=np.where(np.arange(64 * 64).reshape(64, 64) == 7, np.float32(np.inf), normal(64, 64, seed=2)),
+        low=np.float32(-1),
+        high=np.float32(1),
+    )
+    feeds = [{"x": feed["x"]} for feed in _feeds()] if data else None
+    source, output = save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    result = quantize_weights(source, output, format="matmulnbits", avg_bits=8, data=feeds)
+    assert _taken(output) == {"sound": 8}
+    assert [(k.node, k.reason) for k in result.kept_float] == [("broken", "its weight holds NaN or infinite values")]
+
+
 @pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
 def test_the_choice_that_was_saved_gives_the_same_file(format: str, tmp_path: Path, capsys: Any) -> None:
     source, saved = save(_layers(), tmp_path / "m.onnx"), tmp_path / "bits.toml"

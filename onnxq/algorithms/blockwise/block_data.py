@@ -68,8 +68,9 @@ def _usable(exact: Mapping[str, Array], given: Mapping[str, Array]) -> bool:
 def _tensors(
     draft: Draft, model: ir.Model, tensors: Sequence[str], samples: Sequence[KeptSample]
 ) -> Iterator[dict[str, Array]]:
-    """Tensors of a model, sample by sample; what is fed is taken as it is."""
+    """Tensors of a model, sample by sample; what is fed is taken as it is, and what might be has its default."""
     fed = {value.name for value in model.graph.inputs}
+    defaults = {v.name or "": v.const_value.numpy() for v in model.graph.inputs if v.const_value is not None}
     wanted = [name for name in tensors if name not in fed]
     shown: Mapping[str, str] = {}
     session = None
@@ -81,9 +82,9 @@ def _tensors(
         options = draft.options
         session = open_anyhow(tapped.model, **options.session)
     for sample in samples:
-        found = {name: np.asarray(sample.feeds[name]) for name in tensors if name in fed}
+        given = {**defaults, **sample.feeds}
+        found = {name: np.asarray(given[name]) for name in tensors if name in fed}
         if session is not None:
-            needed = {info.name for info in session.inputs}
-            got = session.run({n: a for n, a in sample.feeds.items() if n in needed}, list(set(shown.values())))
+            got = session.run(session.taken(sample.feeds), list(set(shown.values())))
             found.update({name: got[output] for name, output in shown.items()})
         yield found

@@ -170,7 +170,10 @@ class _Expander:
         node.graph.insert_before(node, [made])
         for result, like in zip(made.outputs, node.outputs, strict=True):
             self._describe(result, like)
-        self._finish(node, list(made.outputs), [grid] * len(made.outputs))
+        grids = [None if _are_indices(result) else grid for result in made.outputs]
+        for result, like, own in zip(made.outputs, node.outputs, grids, strict=True):
+            result.type = like.type if own is None else result.type
+        self._finish(node, list(made.outputs), grids)
 
     def _real(self, node: ir.Node, bound: ir.Value | None, grid: tuple[ir.Value, ir.Value]) -> ir.Value | None:
         """A bound of a Clip in real units."""
@@ -230,6 +233,12 @@ class _Expander:
             if grid is not None:
                 self.grids[last] = grid
         remove_nodes([node])
+
+
+def _are_indices(result: ir.Value) -> bool:
+    """Whether a result of data movement says where numbers were, in place of them: the second one of a MaxPool."""
+    node = result.producer()
+    return node is not None and node.op_type == "MaxPool" and result is not node.outputs[0]
 
 
 def _at(node: ir.Node, position: int | None) -> ir.Value | None:

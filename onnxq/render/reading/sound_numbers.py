@@ -15,8 +15,12 @@ from onnxq.spec import PerChannel, QuantSpec, Scheme
 
 __all__ = ["check_numbers", "check_table_numbers"]
 
-_LARGEST = float(np.finfo(np.float32).max)
-_HINT = "The file is damaged, or a tool wrote numbers that most runtimes cannot compute with"
+_LARGEST = float(np.finfo(np.float32).max) * (1 + 1e-6)
+"""What all integers but the outermost must stay below: a scale is rounded."""
+_HINT = (
+    "The file is damaged, or a tool wrote numbers that most runtimes cannot compute with, as of a mask of minus "
+    "infinity: have it leave that tensor in float"
+)
 
 
 def check_numbers(
@@ -38,7 +42,8 @@ def check_numbers(
 
     Raises:
         ModelError: a scale is no number or below 0, a zero point is not on the grid, the two are not of one shape, or
-            the grid reaches beyond float32.
+            the grid reaches beyond float32 by more than its outermost integer. By that one it does where a mask of the
+            lowest float was quantized: symmetrically nothing becomes it, and with 16 bits it stands for that mask.
     """
     fault = _fault(spec, scale, zero_point, stored=stored)
     if fault is not None:
@@ -91,6 +96,6 @@ def _fault(
     if not ((offset >= 0) & (offset < count)).all():  # also where it is NaN
         return f"a zero point is not one of {count} integers from {lowest}"
     reach = np.maximum(offset, count - 1 - offset)
-    if (reach * scale.astype(np.float64) > _LARGEST).any():
+    if ((reach - 1) * scale.astype(np.float64) > _LARGEST).any():
         return "the range of its integers goes beyond the largest float32 number"
     return None
