@@ -215,8 +215,8 @@ def _lrn(chain: Chain) -> ir.Value | None:
 
 
 def _resize(chain: Chain) -> ir.Value | None:
-    """Cubic ones and those of volumes as in :mod:`.weighted`; bilinear ones that enlarge with the channels last: 1.1 → 0.5
-    of what they make, of channels in fours.
+    """Cubic ones and those of volumes as in :mod:`.weighted`; bilinear ones that enlarge with the channels last, of
+    channels in fours: 1.1 → 0.5 of what they make.
 
     What is bilinear is bit-equal. The Reshapes change nothing, but without them onnxruntime takes the Transposes back.
     """
