@@ -20,7 +20,21 @@ if TYPE_CHECKING:
     from onnxq.plan import Plan, Site
     from onnxq.qparams import QParams
 
-__all__ = ["adjust", "certain", "keep_float", "keep_from_empty", "keep_layers", "keep_layout", "keep_pools", "several"]
+__all__ = [
+    "MOVES",
+    "adjust",
+    "certain",
+    "is_quantized_behind",
+    "keep_float",
+    "keep_from_empty",
+    "keep_layers",
+    "keep_layout",
+    "keep_pools",
+    "several",
+]
+
+MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""What onnxruntime moves a DequantizeLinear through, and a QuantizeLinear the other way."""
 
 _MEANS = ("AveragePool", "GlobalAveragePool")
 _SOFTMAX_STEPS = 148.0
@@ -82,19 +96,38 @@ def keep_layers(model: ir.Model, plan: Plan) -> None:
     """Put a Sum of one term behind a layer that is to stay float between quantizers, or behind its activation function.
 
     onnxruntime 1.32 rounds the constant weights of a Conv, ConvTranspose or Gemm that stands between a DequantizeLinear
-    and a QuantizeLinear, a Relu counted in, to 8 bits with one scale for all, and computes it in integers where it can.
-    A ConvTranspose that is planned to be quantized, but was not written as a Conv, is one of these.
+    and a QuantizeLinear, a Relu counted in, to 8 bits with one scale for all, and computes it in integers where it can;
+    so, too, with data movement between, through which it moves both. A ConvTranspose that is planned to be quantized,
+    but was not written as a Conv, is one of these.
     """
     names = ("Conv", "ConvTranspose", "Gemm")
     layers = [n for n in all_nodes(model) if n.op_type in names and not n.domain]
     layers = [n for n in layers if n.op_type == "ConvTranspose" or n.name not in plan.quantized]
-    float_ones = [node for node in layers if _is_dequantized(node.inputs[0])]
-    keep_float(model, [*float_ones, *filter(None, map(_function_behind, float_ones))])
+    float_ones = [node for node in layers if _is_dequantized_before(node.inputs[0])]
+    keep_float(model, [_function_behind(node) or node for node in float_ones], is_quantized_behind)
 
 
 def _function_behind(layer: ir.Node) -> ir.Node | None:
     reader = only_reader(layer.outputs[0])
     return reader if reader is not None and reader.op_type in ("Relu", "Clip") else None
+
+
+def _is_dequantized_before(value: ir.Value | None) -> bool:
+    """Whether a DequantizeLinear makes a tensor, or what data movement makes it of."""
+    while value is not None and (maker := value.producer()) is not None and maker.op_type in MOVES:
+        value = maker.inputs[0]
+    return _is_dequantized(value)
+
+
+def is_quantized_behind(reader: ir.Node) -> bool:
+    """Whether a reader is a QuantizeLinear, or data movement with nothing but one, or a function and one, behind it."""
+    moved = False
+    while reader.op_type in MOVES or (moved and reader.op_type in ("Relu", "Clip")):
+        behind, moved = only_reader(reader.outputs[0]), True
+        if behind is None:
+            return False
+        reader = behind
+    return reader.op_type == "QuantizeLinear"
 
 
 def keep_float(

@@ -14,7 +14,16 @@ import onnx_ir as ir
 from onnxq.backends.onnxruntime.channels import fill_up_channels
 from onnxq.backends.onnxruntime.fast_floats import write_fast
 from onnxq.backends.onnxruntime.groups import join_groups
-from onnxq.backends.onnxruntime.limits import certain, keep_float, keep_from_empty, keep_layers, keep_layout, keep_pools
+from onnxq.backends.onnxruntime.limits import (
+    MOVES,
+    certain,
+    is_quantized_behind,
+    keep_float,
+    keep_from_empty,
+    keep_layers,
+    keep_layout,
+    keep_pools,
+)
 from onnxq.backends.onnxruntime.phases import write_phases
 from onnxq.backends.onnxruntime.processors import VNNI, Products
 from onnxq.backends.onnxruntime.resizes import write_resizes
@@ -30,7 +39,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, is_stored, only_reader, set_constant
+from onnxq.graph.values import constant_array, is_constant, is_stored, set_constant
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -110,10 +119,6 @@ def _keep_norms(model: ir.Model) -> None:
             add.op_type = "Sum"
 
 
-_MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-"""What onnxruntime moves a DequantizeLinear through, and a QuantizeLinear the other way."""
-
-
 def _keep_max_pools(model: ir.Model) -> None:
     """Put a Sum of one term behind a MaxPool of floats that is quantized, which onnxruntime 1.32 leaves in place.
 
@@ -121,14 +126,7 @@ def _keep_max_pools(model: ir.Model) -> None:
     to 20 ns for each element that it gives, in place of .2 in float and .3 for the Sum.
     """
     pools = (node for node in all_nodes(model) if node.op_type == "MaxPool" and node.domain == "")
-    keep_float(model, [node for node in pools if _dequantizer_before(node) is None], _is_quantized)
-
-
-def _is_quantized(reader: ir.Node) -> bool:
-    """Whether a reader is a QuantizeLinear, or data movement with nothing but one behind it."""
-    while reader.op_type in _MOVES and (behind := only_reader(reader.outputs[0])) is not None:
-        reader = behind
-    return reader.op_type == "QuantizeLinear"
+    keep_float(model, [node for node in pools if _dequantizer_before(node) is None], is_quantized_behind)
 
 
 def _shield_bodies(model: ir.Model) -> None:
@@ -160,7 +158,7 @@ def _shield_bodies(model: ir.Model) -> None:
             use.node.replace_input_with(use.idx, back.outputs[0])
 
 
-_VANISHING = _MOVES | {"Cast", "Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Pad", "Relu"}
+_VANISHING = MOVES | {"Cast", "Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Pad", "Relu"}
 """What onnxruntime takes out where it changes nothing, or where the integers do the same."""
 
 
@@ -196,7 +194,7 @@ def _hoist_dequantizers(model: ir.Model) -> None:
 def _dequantizer_before(node: ir.Node) -> ir.Node | None:
     """The DequantizeLinear with one scale that data movement leads back to."""
     current: ir.Node | None = node
-    while current is not None and current.op_type in _MOVES and current.inputs[0] is not None:
+    while current is not None and current.op_type in MOVES and current.inputs[0] is not None:
         current = current.inputs[0].producer()
     if current is None or current is node or current.op_type != "DequantizeLinear":
         return None

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxq
 from onnxq import Options
 from onnxq.backends.onnxruntime.limits import _SOFTMAX_STEPS
+from onnxq.graph.files.save import to_proto
 from tests.backends.test_onnxruntime import optimized
+from tests.backends.test_onnxruntime_groups import in_integers
+from tests.graph.helpers import run
 from tests.models import build, f32, feeds_for, normal
 
 OLD = tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32)
@@ -192,3 +196,66 @@ def test_a_layer_kept_float_between_integers_is_not_rounded_when_it_is_loaded(op
     assert "kept" not in q.plan.quantized
     assert q.verification is not None and q.verification.plain_sqnr is not None
     assert q.verification.plain_sqnr > 40, "the optimized model computes what is written"
+
+
+def assert_computed_as_written(model: onnx.ModelProto, feeds: dict[str, Any]) -> None:
+    """But for single steps of the last quantizer: what is rounded is 15 to 35 dB from it."""
+    expected = run(model, feeds)[0]
+    off = in_integers(model, feeds) - expected
+    assert (off**2).sum() <= 1e-5 * (expected**2).sum()
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "excluded"),
+    [
+        ("Identity (f)", "Transpose <perm = [0, 1, 3, 2]> (k)", ("kept", "behind")),
+        ("Transpose <perm = [0, 1, 3, 2]> (f)", "Identity (k)", ("before", "kept")),
+        ("Transpose <perm = [0, 1, 3, 2]> (f)", "Slice (k, zero, some)", ("before", "kept", "behind")),
+    ],
+)
+def test_nor_is_one_behind_data_movement_that_stays_float(before: str, behind: str, excluded: tuple[str, ...]) -> None:
+    """onnxruntime moves the quantizers through it to the layer, and rounded the weights all the same."""
+    large = normal(64, 64, 3, 3, scale=0.06, seed=1)
+    large[0, 0, 0, 0] = 15.0
+    model = build(
+        f"""(float[1, 64, 12, 12] x) => (float[1, 64, h, w] y) {{
+            f = Conv (x, v)
+            [before] a = {before}
+            [kept] k = Conv <pads = [1, 1, 1, 1]> (a, w)
+            [behind] r = {behind}
+            y = Conv (r, u)
+        }}""",
+        v=normal(64, 64, 1, 1, scale=0.06),
+        w=large,
+        u=normal(64, 64, 1, 1, scale=0.06, seed=2),
+        zero=np.zeros(4, np.int64),
+        some=np.array([1, 64, 8, 10]),
+    )
+    options = Options(placement="all", exclude=excluded, effort="fast")
+    q = onnxq.quantize(model, feeds_for(model), options=options)
+    assert len(q.plan.quantized) == 2
+    assert_computed_as_written(to_proto(q.rendered()), feeds_for(model)[0])
+
+
+def test_nor_is_the_table_of_a_fourier_transform_behind_data_movement() -> None:
+    hidden = np.asarray(np.hanning(30), np.float32)
+    hidden[15] = 60.0
+    model = build(
+        """(float[1, 16, 400] x) => (float[4, 8, 32] y) {
+            t = Conv (x, v)
+            [before] r = Reshape (t, rows)
+            f = STFT (r, step, window)
+            [behind] p = Reshape (f, lines)
+            y = Conv (p, u)
+        }""",
+        v=normal(4, 16, 1),
+        u=normal(8, 38, 1, seed=3),
+        rows=np.array([4, 400]),
+        lines=np.array([4, 38, 32]),
+        step=np.array(10),
+        window=hidden,
+    )
+    options = Options(placement="all", exclude=("before", "behind", "STFT"), effort="fast")
+    q = onnxq.quantize(model, feeds_for(model), options=options)
+    assert "STFT" not in {node.op_type for node in q.rendered().graph}
+    assert_computed_as_written(to_proto(q.rendered()), feeds_for(model)[0])
