@@ -34,13 +34,13 @@ def stft(chain: Chain) -> ir.Value | None:
 
     The result is (batch, frames, frequencies, 2), as ever.
     """
-    step, window, length = (constant_array(chain.input(index)) for index in (1, 2, 3))
-    size = len(window) if window is not None else int(length) if length is not None else 0
+    step, window, length = _number(chain, 1), constant_array(chain.input(2)), _number(chain, 3)
+    size = len(window) if window is not None else length or 0
     rank, sizes = len(chain.x.shape or ()), list(chain.x.shape or ())
     unknown = any(chain.input(i) is not None and n is None for i, n in ((2, window), (3, length)))
     if step is None or unknown or rank not in (2, 3) or (rank == 3 and sizes[2] != 1) or is_unpacked(chain.x):
         return None
-    if not 1 < size <= _LONGEST_FRAMES[_is_power_of_two(size)] or (length is not None and int(length) != size):
+    if not 1 < size <= _LONGEST_FRAMES[_is_power_of_two(size)] or (length is not None and length != size):
         return None
     kept = size // 2 + 1 if chain.node.attributes.get_int("onesided", 1) else size
     table = _table(chain, np.arange(kept)[:, np.newaxis], np.arange(size), _turn(size, -1.0))
@@ -52,7 +52,7 @@ def stft(chain: Chain) -> ir.Value | None:
         lines = chain.put("Transpose", chain.x, perm=ir.AttrInt64s("perm", (0, 2, 1)))
     else:
         lines = chain.put("Unsqueeze", chain.x, chain.integers(1))
-    made = chain.put("Conv", lines, taps, strides=ir.AttrInt64s("strides", (int(step),)))
+    made = chain.put("Conv", lines, taps, strides=ir.AttrInt64s("strides", (step,)))
     made = chain.put("Transpose", made, perm=ir.AttrInt64s("perm", (0, 2, 1)))
     return chain.put("Reshape", made, chain.integers(0, 0, kept, 2))
 
@@ -61,13 +61,13 @@ def dft(chain: Chain) -> ir.Value | None:
     """Many transforms along one axis as a matrix product: 90 → 13 of 768 real numbers each."""
     x, get = chain.x, chain.node.attributes
     sizes = list(x.shape) if x.shape is not None else []
-    axis, length = _axis(chain, len(sizes)), constant_array(chain.input(1))
+    axis, length = _axis(chain, len(sizes)), _number(chain, 1)
     if axis is None or not 0 <= axis < len(sizes) - 1 or (chain.input(1) is not None and length is None):
         return None
     size, parts, inverse, half = sizes[axis], sizes[-1], get.get_int("inverse", 0), get.get_int("onesided", 0)
     if not isinstance(size, int) or not isinstance(parts, int) or parts not in (1, 2):
         return None
-    if length is not None and int(length) != size:
+    if length is not None and length != size:
         return None
     rows = math.prod(dim if isinstance(dim, int) else UNKNOWN for dim in sizes[:-1]) // max(size, 1)
     if not 1 < size <= _LONGEST[_is_power_of_two(size)] or rows < _ROWS or (half and (inverse or parts == 2)):
@@ -95,11 +95,17 @@ def _axis(chain: Chain, rank: int) -> int | None:
     if chain.opset < _AXIS_AS_INPUT:
         axis = chain.node.attributes.get_int("axis", 1)
     else:
-        given, array = chain.input(2), constant_array(chain.input(2))
-        if given is not None and array is None:
+        given = _number(chain, 2)
+        if given is None and chain.input(2) is not None:
             return None
-        axis = int(array) if array is not None else -2
+        axis = -2 if given is None else given
     return axis + rank if axis < 0 else axis
+
+
+def _number(chain: Chain, index: int) -> int | None:
+    """An input that is one constant integer, which onnxruntime takes as a row of one, too."""
+    array = constant_array(chain.input(index))
+    return int(array.item()) if array is not None and array.size == 1 else None
 
 
 def _is_power_of_two(size: int) -> bool:

@@ -51,6 +51,16 @@ def test_frames_of_a_signal(shape: str, form: str, half: int) -> None:
     assert result.ByteSize() < 30_000  # one turn, not the table of 400 by 201
 
 
+@pytest.mark.parametrize("form", ["x, h, w", "x, h, , s"])
+def test_a_step_and_a_length_that_are_rows_of_one_number(form: str) -> None:
+    text = f"(float[1, 4000] x) => (float[b, f, k, c] y) {{ y = STFT ({form}) }}"
+    model = build(text, opset=17, h=np.array([160]), w=window(400), s=np.array([400]))
+    x = normal(1, 4000, scale=1.0)
+    result = made(model, [{"x": x}] * 2)
+    assert "STFT" not in ops(result)
+    assert_close(run(result, {"x": x})[0], framed(x, 400, 160, window(400) if "w" in form else 1.0))
+
+
 def test_the_table_is_made_when_the_model_is_loaded(tmp_path: Any) -> None:
     model = build(
         "(float[1, 4000, 1] x) => (float[b, f, k, c] y) { y = STFT (x, h, w) }",
