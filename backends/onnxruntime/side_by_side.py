@@ -189,5 +189,6 @@ def _multiplied(writer: Writer, data: ir.Value, axes: tuple[int, int], times: li
     """Some sizes of a tensor, from one axis to another, so many times as large."""
     ends = [writer.constant(name, [number]) for name, number in zip(("start", "end"), axes, strict=True)]
     integers, count = ir.TensorType(ir.DataType.INT64), (len(times),)
-    size = writer.put("Slice", [writer.put("Shape", [data], (4,), integers), *ends], count, integers)
+    rank = None if data.shape is None else len(data.shape)
+    size = writer.put("Slice", [writer.put("Shape", [data], (rank,), integers), *ends], count, integers)
     return writer.put("Mul", [size, writer.constant("times", times)], count, integers)

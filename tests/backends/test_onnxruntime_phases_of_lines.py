@@ -82,6 +82,7 @@ def test_free_sizes(sizes: str, behind: str) -> None:
     q = onnxq.quantize(net(sizes=sizes, behind=behind), images(1, 16, 24), options=ALL)
     made = to_proto(q.qdq())
     assert "ConvTranspose" not in operators(made)
+    onnx.checker.check_model(made, full_check=True)
     for n, length in [(1, 24), *([(1, 40)] if "L0" in sizes else []), *([(3, 24)] if "N" in sizes else [])]:
         (feeds,) = images(n, 16, length, samples=1)
         close(in_integers(made, feeds), run(to_proto(render(q)), feeds)[0], q)
