@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN
+from onnxq.backends.onnxruntime.norms import POWERS, reciprocal, square
 from onnxq.backends.onnxruntime.over_channels import (
     REDUCTIONS,
     has_channels_last,
@@ -29,7 +30,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, only_reader, remove_nodes, rename_output
+from onnxq.graph.values import AnyArray, constant_array, remove_nodes, rename_output
 
 __all__ = ["write_fast"]
 
@@ -165,18 +166,6 @@ def _pow(chain: Chain) -> ir.Value | None:
     return _raised(chain, chain.x, float(exponent.item()))
 
 
-def _square(chain: Chain) -> ir.Value | None:
-    """A square that is averaged, as the Pow by which onnxruntime knows an RMSNorm: .46 → .24 of the whole."""
-    x, reader = chain.x, only_reader(chain.node.outputs[0])
-    return _put(chain, "Pow", x, 2.0) if chain.input(1) is x and reader and reader.op_type == "ReduceMean" else None
-
-
-def _reciprocal(chain: Chain) -> ir.Value | None:
-    """That of a root, as the division by which onnxruntime knows an RMSNorm: .57 → .24 of the whole."""
-    root = chain.x.producer()
-    return _put(chain, "Div", 1.0, chain.x) if root is not None and root.op_type == "Sqrt" else None
-
-
 def _raised(chain: Chain, x: ir.Value, exponent: float) -> ir.Value | None:
     """A positive tensor to a power; None for one that is not known here."""
     if exponent < 0:
@@ -269,10 +258,10 @@ _FORMS: Mapping[str, _Form] = {
     "LRN": _Form(_lrn, 1024),
     "LogSoftmax": _Form(softmax, 4096),
     "Mish": _Form(_mish, _OF_MISH),
-    "Mul": _Form(_square, 1),
+    "Mul": _Form(square, 1),
     "PRelu": _Form(_prelu, 256),
-    "Pow": _Form(_pow, 256),
-    "Reciprocal": _Form(_reciprocal, 1),
+    "Pow": _Form(_pow, POWERS),
+    "Reciprocal": _Form(reciprocal, 1),
     "Resize": _Form(_resize, 2048),
     "Selu": _Form(_selu, 4096),
     "STFT": _Form(stft, 1),

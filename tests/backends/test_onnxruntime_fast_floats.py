@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -88,40 +86,6 @@ def test_powers_that_are_roots_and_products(exponent: float) -> None:
 def test_other_powers_stay(exponent: NDArray[np.float32]) -> None:
     model = build("(float[1, 16, 16, 16] x) => (float[a, b, c, d] y) { y = Pow (x, p) }", p=exponent)
     assert ops(made(model, feeds_for(model, **dict.fromkeys("abcd", 16))))["Pow"] == 1
-
-
-@pytest.mark.parametrize("square", ["Mul (x, x)", "Pow (x, two)"])
-@pytest.mark.parametrize("inverse", ["Reciprocal (r)", "Div (one, r)", "Pow (a, half)"])
-def test_a_root_mean_square_norm_is_one_operator_in_onnxruntime(square: str, inverse: str, tmp_path: Path) -> None:
-    text = f"""(float[300, 512] x) => (float[300, 512] y) {{
-        s = {square}
-        m = ReduceMean <axes = [-1]> (s)
-        a = Add (m, e)
-        {"" if "half" in inverse else "r = Sqrt (a)"}
-        i = {inverse}
-        c = Mul (x, i)
-        y = Mul (c, w)
-    }}"""
-    model = build(text, e=f32(1e-6), one=f32(1), two=f32(2), half=f32(-0.5), w=normal(512))
-    feeds = feeds_for(model)
-    result = made(model, feeds)
-    assert_same(model, result, feeds[0]["x"])
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    onnxruntime.InferenceSession(result.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    assert ops(onnx.load(tmp_path / "optimized.onnx")) == {"SimplifiedLayerNormalization": 1}
-
-
-def test_a_square_that_is_read_twice_and_other_reciprocals_stay() -> None:
-    model = build(
-        """(float[1, 512] x) => (float[1, 1] y, float[1, 512] z, float[1, 512] i) {
-            z = Mul (x, x)
-            y = ReduceMean <axes = [-1]> (z)
-            e = Exp (x)
-            i = Reciprocal (e)
-        }"""
-    )
-    assert ops(made(model, feeds_for(model))) == {"Mul": 1, "ReduceMean": 1, "Exp": 1, "Reciprocal": 1}
 
 
 def test_a_mish_in_pieces() -> None:
