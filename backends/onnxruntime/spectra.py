@@ -22,7 +22,11 @@ __all__ = ["dft", "stft"]
 _AXIS_AS_INPUT = 20
 """Opset from which on a DFT reads its axis."""
 _LONGEST_FRAMES = {True: 1024, False: 2048}
-"""Samples of a frame, up to which a product is faster: of powers of two, and of others."""
+"""Samples of a frame, up to which a product is faster: of powers of two, and of others. Half as many where both halves
+of the frequencies are asked for: 1024 samples take 1.3 to 1.6 times as long, and 1920 in 4 frames 2.2 times.
+"""
+_FRAMES = 16
+"""Frames from which on that is so of powers of two: 1024 samples take .8 of the time in 16, 1.5 in 8, 2.9 in 4."""
 _LONGEST = {True: 128, False: 1024}
 """The same of a transform by itself; the tables of longer ones come from afar."""
 _ROWS = 16
@@ -40,9 +44,13 @@ def stft(chain: Chain) -> ir.Value | None:
     unknown = any(chain.input(i) is not None and n is None for i, n in ((2, window), (3, length)))
     if step is None or unknown or rank not in (2, 3) or (rank == 3 and sizes[2] != 1) or is_unpacked(chain.x):
         return None
-    if not 1 < size <= _LONGEST_FRAMES[_is_power_of_two(size)] or (length is not None and length != size):
+    half = chain.node.attributes.get_int("onesided", 1)
+    longest = _LONGEST_FRAMES[_is_power_of_two(size)] // (1 if half else 2)
+    if not 1 < size <= longest or (length is not None and length != size):
         return None
-    kept = size // 2 + 1 if chain.node.attributes.get_int("onesided", 1) else size
+    if _is_power_of_two(size) and isinstance(sizes[1], int) and sizes[1] < size + (_FRAMES - 1) * step:
+        return None
+    kept = size // 2 + 1 if half else size
     table = _table(chain, np.arange(kept)[:, np.newaxis], np.arange(size), _turn(size, -1.0))
     if window is not None:
         table = chain.put("Mul", table, chain.constant("window", window.reshape(-1, 1)))

@@ -42,6 +42,8 @@ def test_it_computes_the_same(padding: str, aligned: int, opset: int, mode: str)
     ("sizes", "mode", "attributes"),
     [
         ("1, 4, h, 20", "linear", "align_corners = 1"),
+        ("1, 2, 24, 30", "linear", 'align_corners = 1, padding_mode = "border"'),
+        ("1, c, 24, 20", "linear", "align_corners = 1"),
         (SIZES, "nearest", "align_corners = 1"),
         (SIZES, "linear", 'padding_mode = "reflection"'),
         (SIZES, "linear", 'padding_mode = "zeros"'),
@@ -49,4 +51,7 @@ def test_it_computes_the_same(padding: str, aligned: int, opset: int, mode: str)
 )
 def test_others_stay(sizes: str, mode: str, attributes: str) -> None:
     model = build(WARP.format(sizes, mode, attributes), opset=20)
-    assert ops(made(model, [feeds()] * 2)) == {"GridSample": 1}
+    given = feeds()
+    if sizes.startswith("1, 2"):
+        given["x"] = normal(1, 2, 24, 30)
+    assert ops(made(model, [given] * 2)) == {"GridSample": 1}
