@@ -97,3 +97,16 @@ def test_a_resize_of_volumes_of_unknown_size_stays() -> None:
     text = """(float[1, 6, d, 12, 10] x) => (float[1, 6, a, b, c] y) { y = Resize <mode = "linear"> (x, , s) }"""
     model = build(text, s=f32([1, 1, 2, 2, 2]))
     assert ops(made(model, feeds_for(model, d=8))) == {"Resize": 1}
+
+
+@pytest.mark.parametrize("batch", ["1", "n"])
+@pytest.mark.parametrize("factors", [(0.5, 0.5, 0.5), (2, 0.5, 0.5), (1, 0.5, 2)])
+def test_an_interpolated_resize_of_volumes_that_makes_no_more_elements_stays(
+    batch: str, factors: tuple[float, ...]
+) -> None:
+    """Half as large along each axis, the products take 1.4 to 6 times as long."""
+    after = [int(size * factor) for size, factor in zip((8, 12, 10), factors, strict=True)]
+    sizes, text = ", ".join(map(str, after)), 'y = Resize <mode = "linear"> (x, , s)'
+    text = f"(float[{batch}, 6, 8, 12, 10] x) => (float[{batch}, 6, {sizes}] y) {{ {text} }}"
+    model = build(text, s=f32([1, 1, *factors]))
+    assert ops(made(model, feeds_for(model, n=1))) == {"Resize": 1}
