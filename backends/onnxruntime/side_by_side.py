@@ -172,9 +172,15 @@ def size_of(writer: Writer, data: ir.Value, whole: tuple[Size, ...], times: tupl
     known = [size for size in whole if size is not None]
     if len(known) == len(whole):
         return writer.constant("size", [0, *known, channels])
-    size = _multiplied(writer, data, (2, 2 + len(whole)), list(times))
+    if len(whole) == 1:  # with the batch, or onnxruntime makes a -1 of it, which has no meaning where that is empty
+        integers = ir.TensorType(ir.DataType.INT64)
+        sizes = writer.put("Shape", [data], (3,), integers)
+        picked = writer.put("Gather", [sizes, writer.constant("places", [0, 2])], (2,), integers)
+        size = writer.put("Mul", [picked, writer.constant("times", [1, *times])], (2,), integers)
+        return writer.put("Concat", [size, writer.constant("channels", [channels])], (3,), integers, axis=0)
+    size = _multiplied(writer, data, (2, 4), list(times))
     parts = [writer.constant("batch", [0]), size, writer.constant("channels", [channels])]
-    return writer.put("Concat", parts, (2 + len(whole),), size.type, axis=0)
+    return writer.put("Concat", parts, (4,), size.type, axis=0)
 
 
 def row_of(writer: Writer, data: ir.Value, columns: Size, each: int) -> ir.Value:
@@ -189,6 +195,5 @@ def _multiplied(writer: Writer, data: ir.Value, axes: tuple[int, int], times: li
     """Some sizes of a tensor, from one axis to another, so many times as large."""
     ends = [writer.constant(name, [number]) for name, number in zip(("start", "end"), axes, strict=True)]
     integers, count = ir.TensorType(ir.DataType.INT64), (len(times),)
-    rank = None if data.shape is None else len(data.shape)
-    size = writer.put("Slice", [writer.put("Shape", [data], (rank,), integers), *ends], count, integers)
+    size = writer.put("Slice", [writer.put("Shape", [data], (4,), integers), *ends], count, integers)
     return writer.put("Mul", [size, writer.constant("times", times)], count, integers)
