@@ -184,10 +184,11 @@ def size_of(writer: Writer, data: ir.Value, whole: tuple[Size, ...], times: tupl
 
 
 def row_of(writer: Writer, data: ir.Value, columns: Size, each: int) -> ir.Value:
-    """The size (N, H, columns * each) for a Reshape of (N, H, columns, each), the columns being those of data."""
+    """The size (N, H, columns * each) for a Reshape of (N, H, columns, each), rows and columns being those of data."""
     if columns is not None:
         return writer.constant("row", [0, 0, columns * each])
-    parts = [writer.constant("rows", [0, 0]), _multiplied(writer, data, (3, 4), [each])]
+    # with the rows, or onnxruntime makes a -1 of them, as above
+    parts = [writer.constant("batch", [0]), _multiplied(writer, data, (2, 4), [1, each])]
     return writer.put("Concat", parts, (3,), parts[1].type, axis=0)
 
 
