@@ -9,6 +9,9 @@ from onnxq.graph.passes.chain import Chain
 
 __all__ = ["grid_sample"]
 
+_CHANNELS = 4
+"""From which on moving a grid of unknown width pays."""
+
 
 def grid_sample(chain: Chain) -> ir.Value | None:
     """A bilinear one of pictures of known size with the edges around, or with corners aligned: 13 → 2.
@@ -26,6 +29,11 @@ def grid_sample(chain: Chain) -> ir.Value | None:
     if grid is None or grid.dtype is not ir.DataType.FLOAT or len(dims) != 4 or len(sizes) != 2 or min(sizes) < 1:
         return None
     nearer = np.array([(size - 1) / size for size in reversed(sizes)], np.float32)
+    line = grid.shape[2] if grid.shape is not None and len(grid.shape) == 4 else None
+    if isinstance(line, int):  # two numbers by themselves are repeated in 4 ns for each of the grid
+        nearer = np.tile(nearer, (line, 1))
+    elif not isinstance(dims[1], int) or dims[1] < _CHANNELS:
+        return None
     if aligned:
         grid = chain.put("Mul", grid, chain.constant("nearer", nearer))
     if padding == "border":

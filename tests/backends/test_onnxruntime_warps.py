@@ -38,6 +38,16 @@ def test_it_computes_the_same(padding: str, aligned: int, opset: int, mode: str)
         np.testing.assert_allclose(run(result, given)[0], run(model, given)[0], rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("channels", [3, 4])
+def test_a_grid_of_unknown_width_is_moved_for_several_channels(channels: int) -> None:
+    text = WARP.format(f"1, {channels}, 24, 20", "linear", 'align_corners = 1, padding_mode = "border"')
+    model = build(text.replace("40, 30, 2", "n, m, 2"), opset=20)
+    given = {**feeds(), "x": feeds()["x"][:, :channels]}
+    result = made(model, [given] * 2)
+    assert ops(result)["Mul"] == (channels == 4)
+    np.testing.assert_allclose(run(result, given)[0], run(model, given)[0], rtol=1e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("sizes", "mode", "attributes"),
     [
