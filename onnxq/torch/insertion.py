@@ -7,7 +7,7 @@ or is called twice works as well.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from onnxq.errors import OptionError
 from onnxq.torch.composites import parts_of
 
-__all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors", "require_one_run"]
+__all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors", "require_one_run", "tensors_of"]
 
 Tensor = torch.Tensor
 
@@ -150,3 +150,12 @@ def map_tensors(value: Any, change: Callable[[str, Tensor], Tensor], prefix: str
     if type(value) in (list, tuple):
         return type(value)(map_tensors(v, change, f"{prefix}.{k}") for k, v in enumerate(value))
     return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Tensors of a result, in the order in which the exporter names them."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [tensor for part in value for tensor in tensors_of(part)] if isinstance(value, (list, tuple)) else []

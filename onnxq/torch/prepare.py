@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ from onnxq.backend_choice import backend_named
 from onnxq.errors import DataError, OptionError
 from onnxq.options import Options
 from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
+from onnxq.torch.faithful import tell_of_unfaithful
 from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.finite import require_float32
-from onnxq.torch.insertion import Insertion, ModulePath, map_tensors
+from onnxq.torch.insertion import Insertion, ModulePath, map_tensors, tensors_of
 from onnxq.torch.maker import Maker
 from onnxq.torch.mapped import Mapped, Spot
 from onnxq.torch.mapping import map_plan
@@ -90,6 +92,7 @@ def prepare(
         DataError: the batches are not what :func:`calibrate` takes.
         ModelError: torch cannot export the module, or the target quantizes nothing of it.
         OptionError: an unknown name, a combination that training cannot express, or onnxscript is not installed.
+        VerificationError: the module gives more than tensors.
     """
     if isinstance(module, QuantizedModule):
         raise OptionError("the module is prepared already", where="prepare")
@@ -101,7 +104,8 @@ def prepare(
     )
     path = ModulePath(module)
     examples = [example_of(given, module) for given in (example_inputs, *more_examples)]
-    mapped = [_mapped(module, example, target, Options.of(options), path, dynamo) for example in examples]
+    mapped_of = partial(_mapped, module, target=target, options=Options.of(options), path=path, dynamo=dynamo)
+    mapped = list(map(mapped_of, examples))
 
     def make(spot: Spot) -> Quantizer:
         maker = weights if spot.weight else activations
@@ -144,9 +148,9 @@ def _mapped(
 ) -> Mapped:
     marker = Marker()
     marking = _Marking(module, path, marker)
-    if dynamo:
-        _look(marking, example)
+    wanted = _look(marking if dynamo else module, example)
     proto = to_onnx(marking, example, opset=OPSET, of=type(module).__name__, dynamo=dynamo)
+    tell_of_unfaithful(proto, example, wanted, of=type(module).__name__)
     found = map_plan(proto, marker, target, options)
     if found.refolded:
         raise OptionError(
@@ -181,10 +185,10 @@ def _tell_of_weights(mapped: Sequence[Mapped], target: Backend) -> None:
         )
 
 
-def _look(marking: torch.nn.Module, example: Args) -> None:
-    """Run a module in evaluation mode, for what is noted on the way: torch.export's tensors have no values."""
-    with in_evaluation(marking), in_float32():
-        marking(*map_tensors(list(example), lambda _, x: x.clone(), ""))
+def _look(module: torch.nn.Module, example: Args) -> list[Tensor]:
+    """What a module gives in evaluation mode; with marks for what is noted on the way, with values at hand."""
+    with in_evaluation(module), in_float32():
+        return tensors_of(module(*map_tensors(list(example), lambda _, x: x.clone(), "")))
 
 
 class _Marking(torch.nn.Module):
