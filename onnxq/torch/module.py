@@ -23,6 +23,7 @@ from onnxq.torch.mapping import LAYERS
 from onnxq.torch.marks import changes_first
 from onnxq.torch.nodes import is_exporting
 from onnxq.torch.quantizers import Quantizer
+from onnxq.torch.wrapped import unwrapped
 
 __all__ = ["QuantizedModule", "require_prepared"]
 
@@ -250,14 +251,10 @@ class _Run:
 def require_prepared(module: torch.nn.Module) -> QuantizedModule:
     """The module as the kind that :func:`prepare` gives, taken out of what wraps it.
 
-    ``DistributedDataParallel`` and ``AveragedModel`` have it as ``module``, a compiled module as ``_orig_mod``.
-
     Raises:
         OptionError: it is another.
     """
-    found: object = module
-    while isinstance(found, torch.nn.Module) and not isinstance(found, QuantizedModule):
-        found = getattr(found, "_orig_mod", None) or getattr(found, "module", None)
-    if not isinstance(found, QuantizedModule):
+    found = unwrapped(module, QuantizedModule)
+    if found is None:
         raise OptionError(f"{type(module).__name__} is not prepared", hint="Give what onnxq.torch.prepare returned")
     return found
