@@ -22,7 +22,7 @@ import torch
 
 from onnxq.backend import Backend
 from onnxq.backend_choice import backend_named
-from onnxq.errors import DataError, OptionError
+from onnxq.errors import DataError, ModelError, OnnxqError, OptionError
 from onnxq.options import Options
 from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
 from onnxq.torch.faithful import tell_of_unfaithful
@@ -148,7 +148,7 @@ def _mapped(
 ) -> Mapped:
     marker = Marker()
     marking = _Marking(module, path, marker)
-    wanted = _look(marking if dynamo else module, example)
+    wanted = _look(marking if dynamo else module, example, of=type(module).__name__)
     proto = to_onnx(marking, example, opset=OPSET, of=type(module).__name__, dynamo=dynamo)
     tell_of_unfaithful(proto, example, wanted, of=type(module).__name__)
     found = map_plan(proto, marker, target, options)
@@ -185,10 +185,23 @@ def _tell_of_weights(mapped: Sequence[Mapped], target: Backend) -> None:
         )
 
 
-def _look(module: torch.nn.Module, example: Args) -> list[Tensor]:
-    """What a module gives in evaluation mode; with marks for what is noted on the way, with values at hand."""
+def _look(module: torch.nn.Module, example: Args, *, of: str) -> list[Tensor]:
+    """What a module gives in evaluation mode; with marks for what is noted on the way, with values at hand.
+
+    Raises:
+        ModelError: it does not run on the example.
+    """
     with in_evaluation(module), in_float32():
-        return tensors_of(module(*map_tensors(list(example), lambda _, x: x.clone(), "")))
+        try:
+            return tensors_of(module(*map_tensors(list(example), lambda _, x: x.clone(), "")))
+        except OnnxqError:
+            raise
+        except Exception as error:  # the user's code raises what it likes
+            raise ModelError(
+                f"it does not run on the example ({type(error).__name__}: {error})",
+                where=f"module {of}",
+                hint="Give what its forward takes and no more, labels say, of the right types and on its device",
+            ) from error
 
 
 class _Marking(torch.nn.Module):
