@@ -20,7 +20,16 @@ from torch.utils.hooks import RemovableHandle
 from onnxq.errors import OptionError
 from onnxq.torch.composites import parts_of
 
-__all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors", "require_one_run", "tensors_of"]
+__all__ = [
+    "IN_PLACE",
+    "Insertion",
+    "ModulePath",
+    "Visitor",
+    "map_tensors",
+    "require_one_run",
+    "require_seen",
+    "tensors_of",
+]
 
 Tensor = torch.Tensor
 
@@ -67,7 +76,10 @@ class ModulePath:
 
     def __enter__(self) -> None:
         self.stack = [""]
-        for name, part in self.module.named_modules():
+        parts = dict(self.module.named_modules())
+        for name, part in parts.items():
+            require_seen(name, part, where="a prepared module")
+        for name, part in parts.items():
             self._hooks.append(part.register_forward_pre_hook(partial(self._enter, name)))
             self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
 
@@ -118,6 +130,22 @@ class Insertion(TorchFunctionMode):
         count = self.counts.get(base, 0)
         self.counts[base] = count + 1
         return self.visitor.call(f"{base}#{count}", name, func, args, kwargs)
+
+
+def require_seen(name: str, part: torch.nn.Module, *, where: str) -> None:
+    """Refuse a part of a module whose calls are not those of its code.
+
+    Raises:
+        OptionError: it went through torch.jit or torch.compile.
+    """
+    scripted = isinstance(part, torch.jit.ScriptModule)
+    if scripted or "_orig_mod" in part._modules or getattr(part, "_compiled_call_impl", None) is not None:
+        way = "torch.jit" if scripted else "torch.compile"
+        raise OptionError(
+            f"module {name or 'root'!r} went through {way}: its calls are not seen",
+            where=where,
+            hint=f"Give the module as it was before {way}",
+        )
 
 
 def require_one_run(key: str) -> None:

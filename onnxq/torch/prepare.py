@@ -28,7 +28,7 @@ from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
 from onnxq.torch.faithful import tell_of_unfaithful
 from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.finite import require_float32
-from onnxq.torch.insertion import Insertion, ModulePath, map_tensors, tensors_of
+from onnxq.torch.insertion import Insertion, ModulePath, map_tensors, require_seen, tensors_of
 from onnxq.torch.maker import Maker
 from onnxq.torch.mapped import Mapped, Spot
 from onnxq.torch.mapping import map_plan
@@ -131,15 +131,7 @@ def _require_plain(module: torch.nn.Module) -> None:
                 where="prepare",
                 hint="Prepare the whole as it was before, once",
             )
-        scripted = isinstance(part, torch.jit.ScriptModule)
-        compiled = hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
-        if scripted or compiled:
-            way = "torch.jit" if scripted else "torch.compile"
-            raise OptionError(
-                f"module {name or 'root'!r} went through {way}: its calls are not seen",
-                where="prepare",
-                hint=f"Give the module as it was before {way}",
-            )
+        require_seen(name, part, where="prepare")
     require_float32(module, where="prepare")
 
 

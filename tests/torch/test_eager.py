@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import onnxq.torch as qat
+from onnxq.errors import OptionError
 from tests.torch.nets import batches
 
 torch.set_num_threads(1)
@@ -61,3 +62,14 @@ def test_a_compiled_module_exports_as_before(tmp_path: Path) -> None:
     compiled: Any = torch.compile(model, backend="eager")
     compiled(data[0])
     assert qat.export(compiled, tmp_path / "compiled.onnx", (data[0],)).read_bytes() == plain
+
+
+@pytest.mark.parametrize("name", ["first", ""])
+def test_a_part_compiled_after_prepare_is_refused(tmp_path: Path, name: str) -> None:
+    data = batches(2, 3, 8, 8)
+    model = qat.prepare(Functions(), (data[0],), batches=data)
+    plain = qat.export(model, tmp_path / "plain.onnx", (data[0],)).read_bytes()
+    model.module.get_submodule(name).compile(backend="eager")
+    with pytest.raises(OptionError, match=rf"module '{name or 'root'}' went through torch\.compile"):
+        model(data[0])
+    assert qat.export(model, tmp_path / "compiled.onnx", (data[0],)).read_bytes() == plain
