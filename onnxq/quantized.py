@@ -208,6 +208,8 @@ class Quantized:
     def load_torch(self, module: Module) -> Quantized:
         """The model with the weights, biases, scales and zero points of a module that :meth:`torch` gave.
 
+        ``AveragedModel``, ``DistributedDataParallel`` or ``torch.compile`` may be around it.
+
         Raises:
             OptionError: torch is missing, or the module belongs to another model.
             VerificationError: onnxruntime does not run the result.

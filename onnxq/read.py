@@ -47,7 +47,8 @@ def read(model: Source, *, backend: str = "onnxruntime") -> Quantized:
 def read_folded(model: Source, *, backend: str, arithmetic: bool = False) -> Quantized:
     """See :func:`read`; what ``arithmetic`` is, see :func:`onnxq.given.fold_quantized.fold_into_quantized`."""
     found = read_quantizers(load_named(model), backend_named(backend))  # its model is nobody else's
-    plan, numbers, notes = fold_into_quantized(found.model, found.plan, found.qparams, arithmetic=arithmetic)
+    kinds = {"arithmetic": arithmetic, "powers_of_two": found.backend.weight.power_of_two}
+    plan, numbers, notes = fold_into_quantized(found.model, found.plan, found.qparams, **kinds)
     plan = sort_nodes(found.model, found.backend, plan)  # anew: some are folded
     return replace(found, plan=plan, qparams=numbers, notes=(*found.notes, *map(str, notes)))
 

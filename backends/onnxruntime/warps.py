@@ -9,17 +9,12 @@ from onnxq.graph.passes.chain import Chain
 
 __all__ = ["grid_sample"]
 
-_CHANNELS = 3
-"""From which on more is gained than it takes to move the places: 1.1 to 2.2 times as long with one, .6 to 1.2 with two,
-.4 to .8 with three.
-"""
+_CHANNELS = 4
+"""From which on moving a grid of unknown width pays."""
 
 
 def grid_sample(chain: Chain) -> ir.Value | None:
     """A bilinear one of pictures of known size with the edges around, or with corners aligned: 13 → 2.
-
-    Places that are no numbers, or beyond what onnxruntime counts to, 1e8 and more, give others: it reads elements that
-    the standard does not name.
 
     Places from corner to corner are (size - 1) / size times as far apart as those from edge to edge, and what lies
     beyond the middle of the outermost element is there.
@@ -33,9 +28,12 @@ def grid_sample(chain: Chain) -> ir.Value | None:
     sizes = [dim for dim in dims[2:] if isinstance(dim, int)]
     if grid is None or grid.dtype is not ir.DataType.FLOAT or len(dims) != 4 or len(sizes) != 2 or min(sizes) < 1:
         return None
-    if not isinstance(dims[1], int) or dims[1] < _CHANNELS:
-        return None
     nearer = np.array([(size - 1) / size for size in reversed(sizes)], np.float32)
+    line = grid.shape[2] if grid.shape is not None and len(grid.shape) == 4 else None
+    if isinstance(line, int):  # two numbers by themselves are repeated in 4 ns for each of the grid
+        nearer = np.tile(nearer, (line, 1))
+    elif not isinstance(dims[1], int) or dims[1] < _CHANNELS:
+        return None
     if aligned:
         grid = chain.put("Mul", grid, chain.constant("nearer", nearer))
     if padding == "border":

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.kernels import is_unpacked
-from onnxq.backends.onnxruntime.over_channels import has_channels_last, is_quantized
+from onnxq.backends.onnxruntime.over_channels import is_quantized
 from onnxq.graph.alone import run_alone
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.values import AnyArray, constant_array
@@ -102,7 +102,7 @@ def of_volumes(chain: Chain) -> ir.Value | None:
         or node.attributes.get_int("antialias", 0) == 1
     ):
         return None
-    if is_quantized(node) or has_channels_last(node) or list(given[:2]) != ([1, 1] if by_scale else dims[:2]):
+    if is_quantized(node) or list(given[:2]) != ([1, 1] if by_scale else dims[:2]):
         return None
     channels, deep, high, wide = (dim if isinstance(dim, int) else 0 for dim in dims[1:])
     after = [dim if isinstance(dim, int) else 0 for dim in list(made)[2:]] if made is not None else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -28,12 +29,18 @@ __all__ = ["fold_into_quantized"]
 
 _NORM = "BatchNormalization"
 _PASS = "fold_into_quantized"
+_NO_POWERS = "its scales would no longer be powers of two"
 _BIAS = 2
 """Position of a layer's bias."""
 
 
 def fold_into_quantized(
-    model: ir.Model, plan: Plan, numbers: Mapping[str, QParams], *, arithmetic: bool = False
+    model: ir.Model,
+    plan: Plan,
+    numbers: Mapping[str, QParams],
+    *,
+    arithmetic: bool = False,
+    powers_of_two: bool = False,
 ) -> tuple[Plan, dict[str, QParams], list[Note]]:
     """Fold batch normalizations into quantized layers before them, exactly.
 
@@ -53,11 +60,12 @@ def fold_into_quantized(
         numbers: of the sites.
         arithmetic: fold also per-channel arithmetic with constants, that :func:`onnxq.graph.passes.fold_affine` folds
             into float layers; where a scale of the whole tensor stays one, and no quantizer is between.
+        powers_of_two: the target's weights have no other scales: those that are such stay such.
 
     Returns:
         The plan and the numbers with the sites of the folded layers changed, and notes.
     """
-    namer, sites, notes, norms, others = Namer(model), _Sites(plan, numbers), [], 0, 0
+    namer, sites, notes, norms, others = Namer(model), _Sites(plan, numbers, powers_of_two), [], 0, 0
     tables, kinds = tables_of(model), (_NORM, *(ARITHMETIC if arithmetic else ()))
     for graph in all_graphs(model):
         for node in list(graph):
@@ -83,7 +91,8 @@ def fold_into_quantized(
 class _Sites:
     """The sites of a plan and their numbers, by name, by what reads them and by tensor."""
 
-    def __init__(self, plan: Plan, numbers: Mapping[str, QParams]) -> None:
+    def __init__(self, plan: Plan, numbers: Mapping[str, QParams], powers_of_two: bool) -> None:
+        self.powers_of_two = powers_of_two
         self.by_name = {site.name: site for site in plan.sites}
         self.numbers = dict(numbers)
         self.tensors = {site.tensor for site in plan.sites}
@@ -152,6 +161,8 @@ def _fold(layer: Layer, node: ir.Node, scale: Channels, shift: Channels, namer: 
         raise Refusal(f"it has {scale.size} channels, {describe(layer.node)} makes {layer.out_channels()}")
     grid = sites.numbers[site.name]
     weight, made = _scaled(layer, grid, scale)
+    if sites.powers_of_two and _are_powers_of_two(grid.scale) and not _are_powers_of_two(made.scale):
+        raise Refusal(_NO_POWERS)
     shared = len(layer.weight.uses()) > 1
     before = layer.weight.const_value
     graph = layer.node.graph
@@ -211,13 +222,17 @@ def _scaled(layer: Layer, qp: QParams, factor: Channels) -> tuple[NDArray[np.flo
     sign = np.sign(factor).reshape(shape)
     codes = np.where(sign < 0, mirrored, np.where(sign == 0, zero.reshape(shape), codes))
     new_scale = (scale * size).astype(np.float32)
-    if spec.power_of_two and not np.array_equal(np.frexp(new_scale)[0], np.full(new_scale.shape, np.float32(0.5))):
-        raise Refusal("its scales would no longer be powers of two")
+    if spec.power_of_two and not _are_powers_of_two(new_scale):
+        raise Refusal(_NO_POWERS)
     if isinstance(spec.granularity, PerTensor) and len({*new_scale.tolist()}) == len({*new_zero.tolist()}) == 1:
         made = QParams(spec, new_scale[:1].reshape(()), np.array(new_zero[0], np.int64))
     else:
         made = QParams(replace(spec, granularity=PerChannel(axis)), new_scale, np.array(new_zero, np.int64))
     return dequantize(codes, made), made
+
+
+def _are_powers_of_two(scale: NDArray[Any]) -> bool:
+    return bool((np.frexp(scale)[0] == 0.5).all())
 
 
 def _axis(layer: Layer) -> int:

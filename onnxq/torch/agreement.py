@@ -22,7 +22,7 @@ from onnxq.graph.values import is_constant
 from onnxq.ort.session import Session
 from onnxq.render import fake_quantize
 
-__all__ = ["CALL", "quantized_values", "require_same"]
+__all__ = ["CALL", "apart", "arrays", "quantized_values", "require_same", "require_tensors"]
 
 Tensor = torch.Tensor
 Arrays = Mapping[str, NDArray[Any]]
@@ -71,15 +71,15 @@ def require_same(
             where="the exported model",
             hint="Give as example only tensors that the module reads",
         )
-    feeds = {name: t.detach().cpu().numpy() for name, t in zip(names, example, strict=True)}
-    outputs = {v.name or "": t.detach().cpu().numpy() for v, t in zip(model.graph.outputs, wanted, strict=True)}
-    if not _apart(Session(model, optimize=False).run(feeds), outputs):
+    require_tensors(model, wanted)
+    feeds, outputs = arrays(model.graph.inputs, example), arrays(model.graph.outputs, wanted)
+    if not apart(Session(model, optimize=False).run(feeds), outputs):
         return
     there = {v.name or "" for node in model.graph for v in node.outputs}
     between = {name: t.cpu().numpy() for v, t in quantized.items() if (name := v.name or "") in there}
     given = {_given(name): array for name, array in between.items()}
-    got = Session(_taken_apart(model, between), optimize=False).run({**feeds, **given})
-    for reason in (*_apart(got, between, _AT_TIES, spared=1), *_apart(got, outputs)):
+    got = Session(_takenapart(model, between), optimize=False).run({**feeds, **given})
+    for reason in (*apart(got, between, _AT_TIES, spared=1), *apart(got, outputs)):
         raise VerificationError(
             f"onnxruntime gives another tensor {reason}",
             where="the exported model",
@@ -87,17 +87,45 @@ def require_same(
         )
 
 
-def _apart(got: Arrays, wanted: Arrays, share: float = 0.5, spared: int = 0) -> list[str]:
+def require_tensors(model: ir.Model, wanted: Sequence[Tensor]) -> None:
+    """Refuse a module that gives more than tensors: torch writes what else it gives as constants.
+
+    Raises:
+        VerificationError: the model has other outputs than these.
+    """
+    if len(model.graph.outputs) != len(wanted):
+        raise VerificationError(
+            f"it has {len(model.graph.outputs)} outputs, the module gives {len(wanted)} tensors",
+            where="the exported model",
+            hint="Let forward return tensors only: no numbers, no sizes",
+        )
+
+
+def arrays(values: Sequence[ir.Value], tensors: Sequence[Tensor]) -> dict[str, NDArray[Any]]:
+    """Tensors as arrays, by the names of as many inputs or outputs of a graph."""
+    return {v.name or "": t.detach().cpu().numpy() for v, t in zip(values, tensors, strict=True)}
+
+
+def apart(
+    got: Arrays, wanted: Arrays, share: float = 0.5, *, spared: int = 0, tolerance: float = _TOLERANCE
+) -> list[str]:
     """What differs in more than a share of its values, and in more of them than are spared."""
     found = []
     for name, array in wanted.items():
         exact, other = array.astype(np.float64), np.asarray(got[name], np.float64)
-        size = float(np.abs(exact).max(initial=0.0))
-        error = np.abs(other - exact) if other.shape == exact.shape else np.full(max(exact.size, 2), np.inf)
-        beyond = np.count_nonzero(~(error <= _TOLERANCE * max(size, 1e-30)))
+        size = float(np.abs(exact[np.isfinite(exact)]).max(initial=0.0))
+        error = _errors(exact, other) if other.shape == exact.shape else np.full(max(exact.size, 2), np.inf)
+        beyond = np.count_nonzero(~(error <= tolerance * max(size, 1e-30)))
         if beyond > max(share * error.size, spared):
             median = float(np.median(error))
             found.append(f"{name!r} than torch: median difference {median:.3g}, largest value {size:.3g}")
+    return found
+
+
+def _errors(exact: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Absolute ones; infinite numbers and NaN at the same places are none."""
+    same = (exact == other) | (np.isnan(exact) & np.isnan(other))
+    found: NDArray[Any] = np.abs(np.subtract(other, exact, out=np.zeros_like(exact), where=~same))
     return found
 
 
@@ -105,7 +133,7 @@ def _given(name: str) -> str:
     return f"{name}_given"
 
 
-def _taken_apart(model: ir.Model, between: Arrays) -> ir.Model:
+def _takenapart(model: ir.Model, between: Arrays) -> ir.Model:
     """A copy whose quantizers are outputs, with inputs for what follows them."""
     copy = load(model)
     for node in copy.graph:

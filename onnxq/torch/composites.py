@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -197,6 +197,17 @@ def _vdot(input: Tensor, other: Tensor) -> Tensor:
     return (input * other).sum()
 
 
+def _rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Which torch's exporter does not know; the parts are those that transformers write."""
+    x = input if input.dtype == torch.float32 else input.float()
+    axes = tuple(range(-len(normalized_shape), 0))
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+    x = x * torch.rsqrt(x.pow(2).mean(axes, keepdim=True) + least)
+    return x.to(input.dtype) if weight is None else (x * weight).to(input.dtype)
+
+
 _COMPOSITES: dict[Any, Callable[..., Any]] = {
     functional.multi_head_attention_forward: _opened(functional.multi_head_attention_forward),
     functional.scaled_dot_product_attention: _attention,
@@ -204,6 +215,7 @@ _COMPOSITES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.addmm: _addmm,
     torch.baddbmm: _baddbmm,
     torch.Tensor.baddbmm: _baddbmm,
+    functional.rms_norm: _rms_norm,
     functional.silu: _silu,
     functional.mish: _mish,
     functional.glu: _glu,

@@ -18,14 +18,14 @@ from onnxq.graph.traverse import all_graphs, describe, subgraphs
 from onnxq.graph.values import array_of
 from onnxq.plan import Edge
 from onnxq.torch.attributes import DTYPES
-from onnxq.torch.ops import indexing, layers, math, recurrent, resize, shape
+from onnxq.torch.ops import indexing, layers, math, recurrent, resize, shape, spectra
 
 __all__ = ["Executor", "unsupported_nodes"]
 
 Tensor = torch.Tensor
 Quantizer = Callable[[Tensor], Tensor]
 
-_OPS = {**math.OPS, **shape.OPS, **indexing.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS}
+_OPS = {**math.OPS, **shape.OPS, **indexing.OPS, **layers.OPS, **resize.OPS, **recurrent.OPS, **spectra.OPS}
 _WRITTEN_OUT = frozenset({"Attention", "RotaryEmbedding"}) | FUSED
 _CONTROL = ("Constant", "If", "Loop")
 _LISTED = 8
@@ -39,7 +39,7 @@ def unsupported_nodes(nodes: Iterable[ir.Node]) -> list[str]:
         if not standard or (node.op_type not in _OPS and node.op_type not in _CONTROL):
             found.append(describe(node))
             continue
-        for module in (layers, resize, recurrent, shape):
+        for module in (layers, resize, recurrent, shape, spectra):
             reason = module.unsupported(node)
             if reason is not None:
                 found.append(f"{describe(node)} with {reason}")

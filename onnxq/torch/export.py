@@ -26,11 +26,12 @@ from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.torch.agreement import quantized_values, require_same
 from onnxq.torch.feeding import example_of
 from onnxq.torch.finite import require_finite, require_float32
+from onnxq.torch.insertion import tensors_of
 from onnxq.torch.module import QuantizedModule, require_prepared
 from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers.adaround import AdaRound
 from onnxq.torch.recurrent_weights import quantize_at_the_layer
-from onnxq.torch.traced import tensors_of, traced
+from onnxq.torch.traced import traced
 
 __all__ = ["export"]
 

@@ -15,6 +15,7 @@ import torch
 from onnxq.errors import ModelError
 from onnxq.torch.dynamo import Axes, positional, write_by_dynamo
 from onnxq.torch.nodes import DOMAIN
+from onnxq.torch.own_functions import functions_opened
 
 __all__ = ["in_evaluation", "in_float32", "to_onnx", "uncompiled"]
 
@@ -73,7 +74,7 @@ def _write_by_torchscript(
 ) -> None:
     given = {"dynamo": False, "custom_opsets": {DOMAIN: 1}, **names}
     try:
-        with _unprinted():
+        with _unprinted(), functions_opened():
             try:
                 torch.onnx.export(module, positional(example_inputs), path, opset_version=opset, **given)
             except torch.onnx.errors.UnsupportedOperatorError:

@@ -40,6 +40,13 @@ def example_of(given: Any, module: torch.nn.Module) -> Args:
 
 def _in_order(given: Mapping[str, Any], module: torch.nn.Module) -> Args:
     parameters = inspect.signature(module.forward).parameters.values()
+    named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    if apart := [str(name) for name in given if name in named]:
+        raise OptionError(
+            f"{type(module).__name__}.forward takes {apart[0]!r} by keyword alone: inputs of a graph are in order",
+            where="example_inputs",
+            hint="Prepare a module whose forward takes it in order and calls this one",
+        )
     ordered = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     names = [p.name for p in ordered]
     unknown = [str(name) for name in given if name not in names]

@@ -94,7 +94,7 @@ class GraphModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         if not quantized.qparams:
-            raise ModelError("the model carries no quantizers", hint="Quantize it first, with onnxq.quantize")
+            raise ModelError("the model carries no quantizers", hint=_nothing_quantized(quantized))
         name = quantized.backend.name
         self.source = quantized
         self.weights, self.constants, self.quantizers = torch.nn.Module(), torch.nn.Module(), torch.nn.ModuleDict()
@@ -258,6 +258,15 @@ class _Blocks(torch.nn.Module):
 
     def qparams(self) -> QParams:
         return self.qp
+
+
+def _nothing_quantized(quantized: Quantized) -> str:
+    """What to do where nothing of a model is quantized: it may have been, and stayed float."""
+    kept = quantized.plan.kept_float
+    if not kept:
+        return "Quantize it first, with onnxq.quantize"
+    speed = "where that is for speed, Options(placement='all') quantizes it all the same"
+    return f"All of it stayed float, {kept[0].node!r} as {kept[0].reason}; {speed}"
 
 
 def _has_grid(site: Site) -> bool:

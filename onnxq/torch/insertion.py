@@ -7,7 +7,7 @@ or is called twice works as well.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -20,7 +20,16 @@ from torch.utils.hooks import RemovableHandle
 from onnxq.errors import OptionError
 from onnxq.torch.composites import parts_of
 
-__all__ = ["IN_PLACE", "Insertion", "ModulePath", "Visitor", "map_tensors", "require_one_run"]
+__all__ = [
+    "IN_PLACE",
+    "Insertion",
+    "ModulePath",
+    "Visitor",
+    "map_tensors",
+    "require_one_run",
+    "require_seen",
+    "tensors_of",
+]
 
 Tensor = torch.Tensor
 
@@ -67,7 +76,10 @@ class ModulePath:
 
     def __enter__(self) -> None:
         self.stack = [""]
-        for name, part in self.module.named_modules():
+        parts = dict(self.module.named_modules())
+        for name, part in parts.items():
+            require_seen(name, part, where="a prepared module")
+        for name, part in parts.items():
             self._hooks.append(part.register_forward_pre_hook(partial(self._enter, name)))
             self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
 
@@ -120,6 +132,22 @@ class Insertion(TorchFunctionMode):
         return self.visitor.call(f"{base}#{count}", name, func, args, kwargs)
 
 
+def require_seen(name: str, part: torch.nn.Module, *, where: str) -> None:
+    """Refuse a part of a module whose calls are not those of its code.
+
+    Raises:
+        OptionError: it went through torch.jit or torch.compile.
+    """
+    scripted = isinstance(part, torch.jit.ScriptModule)
+    if scripted or "_orig_mod" in part._modules or getattr(part, "_compiled_call_impl", None) is not None:
+        way = "torch.jit" if scripted else "torch.compile"
+        raise OptionError(
+            f"module {name or 'root'!r} went through {way}: its calls are not seen",
+            where=where,
+            hint=f"Give the module as it was before {way}",
+        )
+
+
 def require_one_run(key: str) -> None:
     """Refuse a call that the backward pass makes again, when no visitor sees it.
 
@@ -150,3 +178,12 @@ def map_tensors(value: Any, change: Callable[[str, Tensor], Tensor], prefix: str
     if type(value) in (list, tuple):
         return type(value)(map_tensors(v, change, f"{prefix}.{k}") for k, v in enumerate(value))
     return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Tensors of a result, in the order in which the exporter names them."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [tensor for part in value for tensor in tensors_of(part)] if isinstance(value, (list, tuple)) else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +15,15 @@ from onnxq.errors import ModelError, OptionError
 from onnxq.plan import Plan
 from onnxq.torch.biases import folded_bias_error, rounded_bias
 from onnxq.torch.composites import BETWEEN, opened_between
+from onnxq.torch.eager import eagerly
 from onnxq.torch.insertion import IN_PLACE, Insertion, ModulePath, map_tensors, require_one_run
+from onnxq.torch.kept import Kept
 from onnxq.torch.mapped import BiasRule, Mapped, Spot
 from onnxq.torch.mapping import LAYERS
 from onnxq.torch.marks import changes_first
 from onnxq.torch.nodes import is_exporting
 from onnxq.torch.quantizers import Quantizer
+from onnxq.torch.wrapped import unwrapped
 
 __all__ = ["QuantizedModule", "require_prepared"]
 
@@ -29,7 +31,7 @@ Tensor = torch.Tensor
 Args = tuple[Any, ...]
 
 
-class QuantizedModule(torch.nn.Module):
+class QuantizedModule(Kept):
     """A module whose calls are quantized as a target's plan says.
 
     Attributes:
@@ -85,6 +87,7 @@ class QuantizedModule(torch.nn.Module):
                 f"{error}; {type(own).__name__} has it: .module.{name}, without quantizers where it runs layers"
             ) from None
 
+    @eagerly
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The user's module, quantized."""
         if not self.active:
@@ -93,44 +96,6 @@ class QuantizedModule(torch.nn.Module):
             result = self.module(*args, **kwargs)
         self._trained_once = self._trained_once or self.training
         return result
-
-    def get_extra_state(self) -> Tensor:
-        """The grids that it was prepared with, so that a checkpoint is taken up only where they are the same."""
-        grids = {"backend": self.target.name, **{f"/{name}": str(q.spec) for name, q in self.observing()}}
-        return torch.tensor(list(json.dumps(grids).encode()), dtype=torch.uint8)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """See :meth:`get_extra_state`.
-
-        Raises:
-            OptionError: the checkpoint is of other grids; nothing was loaded then.
-        """
-        saved = json.loads(bytes(state.cpu().tolist()))
-        own = {f"/{name}": str(quantizer.spec) for name, quantizer in self.observing()}
-        other = [name for name, grid in own.items() if saved.get(name, grid) != grid]
-        if other:
-            more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
-            raise OptionError(
-                f"{other[0][1:]!r} is {saved[other[0]]} there and {own[other[0]]} here{more}; it was prepared for "
-                f"{saved['backend']}, this module for {self.target.name}",
-                where="the checkpoint",
-                hint="Prepare with the options of the training that wrote it",
-            )
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Checkpoints written before the grids were among them are loaded with a warning."""
-        key = f"{prefix}_extra_state"
-        if key not in state and any(name.startswith(f"{prefix}quantizers.") for name in state):
-            warnings.warn(
-                "onnxq: the checkpoint does not say what bits it was trained with; prepare with the options of then",
-                stacklevel=2,
-            )
-            state[key] = self.get_extra_state()
-        super()._load_from_state_dict(state, prefix, *rest)
-
-    def observing(self) -> list[tuple[str, Quantizer]]:
-        """Its quantizers with their names."""
-        return [(name, q) for name, q in self.quantizers.items() if isinstance(q, Quantizer)]
 
     @contextmanager
     def set(self, **values: bool) -> Iterator[None]:
@@ -286,14 +251,10 @@ class _Run:
 def require_prepared(module: torch.nn.Module) -> QuantizedModule:
     """The module as the kind that :func:`prepare` gives, taken out of what wraps it.
 
-    ``DistributedDataParallel`` and ``AveragedModel`` have it as ``module``, a compiled module as ``_orig_mod``.
-
     Raises:
         OptionError: it is another.
     """
-    found: object = module
-    while isinstance(found, torch.nn.Module) and not isinstance(found, QuantizedModule):
-        found = getattr(found, "_orig_mod", None) or getattr(found, "module", None)
-    if not isinstance(found, QuantizedModule):
+    found = unwrapped(module, QuantizedModule)
+    if found is None:
         raise OptionError(f"{type(module).__name__} is not prepared", hint="Give what onnxq.torch.prepare returned")
     return found

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from onnxq.backend import Backend
 from onnxq.backend_choice import backend_named
-from onnxq.errors import DataError, OptionError
+from onnxq.errors import DataError, ModelError, OnnxqError, OptionError
 from onnxq.options import Options
 from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx
+from onnxq.torch.faithful import tell_of_unfaithful
 from onnxq.torch.feeding import example_of, fed
 from onnxq.torch.finite import require_float32
-from onnxq.torch.insertion import Insertion, ModulePath, map_tensors
+from onnxq.torch.insertion import Insertion, ModulePath, map_tensors, require_seen, tensors_of
 from onnxq.torch.maker import Maker
 from onnxq.torch.mapped import Mapped, Spot
 from onnxq.torch.mapping import map_plan
@@ -90,6 +92,7 @@ def prepare(
         DataError: the batches are not what :func:`calibrate` takes.
         ModelError: torch cannot export the module, or the target quantizes nothing of it.
         OptionError: an unknown name, a combination that training cannot express, or onnxscript is not installed.
+        VerificationError: the module gives more than tensors.
     """
     if isinstance(module, QuantizedModule):
         raise OptionError("the module is prepared already", where="prepare")
@@ -101,7 +104,8 @@ def prepare(
     )
     path = ModulePath(module)
     examples = [example_of(given, module) for given in (example_inputs, *more_examples)]
-    mapped = [_mapped(module, example, target, Options.of(options), path, dynamo) for example in examples]
+    mapped_of = partial(_mapped, module, target=target, options=Options.of(options), path=path, dynamo=dynamo)
+    mapped = list(map(mapped_of, examples))
 
     def make(spot: Spot) -> Quantizer:
         maker = weights if spot.weight else activations
@@ -127,15 +131,7 @@ def _require_plain(module: torch.nn.Module) -> None:
                 where="prepare",
                 hint="Prepare the whole as it was before, once",
             )
-        scripted = isinstance(part, torch.jit.ScriptModule)
-        compiled = hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
-        if scripted or compiled:
-            way = "torch.jit" if scripted else "torch.compile"
-            raise OptionError(
-                f"module {name or 'root'!r} went through {way}: its calls are not seen",
-                where="prepare",
-                hint=f"Give the module as it was before {way}",
-            )
+        require_seen(name, part, where="prepare")
     require_float32(module, where="prepare")
 
 
@@ -144,9 +140,9 @@ def _mapped(
 ) -> Mapped:
     marker = Marker()
     marking = _Marking(module, path, marker)
-    if dynamo:
-        _look(marking, example)
+    wanted = _look(marking if dynamo else module, example, of=type(module).__name__)
     proto = to_onnx(marking, example, opset=OPSET, of=type(module).__name__, dynamo=dynamo)
+    tell_of_unfaithful(proto, example, wanted, of=type(module).__name__)
     found = map_plan(proto, marker, target, options)
     if found.refolded:
         raise OptionError(
@@ -181,10 +177,23 @@ def _tell_of_weights(mapped: Sequence[Mapped], target: Backend) -> None:
         )
 
 
-def _look(marking: torch.nn.Module, example: Args) -> None:
-    """Run a module in evaluation mode, for what is noted on the way: torch.export's tensors have no values."""
-    with in_evaluation(marking), in_float32():
-        marking(*map_tensors(list(example), lambda _, x: x.clone(), ""))
+def _look(module: torch.nn.Module, example: Args, *, of: str) -> list[Tensor]:
+    """What a module gives in evaluation mode; with marks for what is noted on the way, with values at hand.
+
+    Raises:
+        ModelError: it does not run on the example.
+    """
+    with in_evaluation(module), in_float32():
+        try:
+            return tensors_of(module(*map_tensors(list(example), lambda _, x: x.clone(), "")))
+        except OnnxqError:
+            raise
+        except Exception as error:  # the user's code raises what it likes
+            raise ModelError(
+                f"it does not run on the example ({type(error).__name__}: {error})",
+                where=f"module {of}",
+                hint="Give what its forward takes and no more, labels say, of the right types and on its device",
+            ) from error
 
 
 class _Marking(torch.nn.Module):

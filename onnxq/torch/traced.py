@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.spec import Scheme
 from onnxq.torch.agreement import CALL
 from onnxq.torch.exporter import in_evaluation, in_float32, to_onnx, uncompiled
-from onnxq.torch.insertion import map_tensors
+from onnxq.torch.insertion import map_tensors, tensors_of
 from onnxq.torch.module import QuantizedModule
 from onnxq.torch.nodes import own_node
 from onnxq.torch.prepare import OPSET
 from onnxq.torch.quantizers import Quantizer
 from onnxq.torch.quantizers.logarithmic import logarithmic_grid
 
-__all__ = ["tensors_of", "traced"]
+__all__ = ["traced"]
 
 Tensor = torch.Tensor
 
@@ -119,12 +118,3 @@ def _run(prepared: QuantizedModule, example: tuple[Any, ...], calls: _Calls) -> 
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """Tensors of a result, in the order in which the exporter names them."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [tensor for part in value for tensor in tensors_of(part)] if isinstance(value, (list, tuple)) else []

@@ -40,6 +40,9 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
     (torch.diff, (torch.arange(5) // 2,), {"append": torch.tensor([7])}),
     (torch.diff, (X > 0,), {}),
     (torch.vdot, (X[0], X[1]), {}),
+    (functional.rms_norm, (X, (8,)), {}),
+    (functional.rms_norm, (X, (3, 8), X.abs()), {"eps": 1e-2}),
+    (functional.rms_norm, (X.bfloat16(), (8,), H[0, 0].expand(8).bfloat16()), {}),
     (torch.cumsum, (X > 0, 1), {}),
     (torch.Tensor.cumsum, (X > 0,), {"dim": 0, "dtype": torch.float32}),
 ]
@@ -110,6 +113,16 @@ def test_cells_of_two_layers_run_as_trained(tmp_path: Path, cell: type[nn.Module
     path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
     made = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx")
     assert list(made.plan.quantized.values()).count("Gemm") == 10  # the first state is constant
+    assert_same(differences(model, tmp_path / "d.onnx", data, optimize=False), 0.1)
+
+
+def test_a_norm_of_root_mean_squares_is_prepared_and_runs_as_trained(tmp_path: Path) -> None:
+    data = batches(4, 5, 8)
+    net = nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8), nn.Linear(8, 8), nn.RMSNorm(8, elementwise_affine=False))
+    model, _ = trained(nn.Sequential(net, nn.Linear(8, 3)), data, options=W4A4)
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    made = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "d.onnx")
+    assert len(made.plan.by_edge("weight")) == 3
     assert_same(differences(model, tmp_path / "d.onnx", data, optimize=False), 0.1)
 
 

@@ -251,3 +251,31 @@ def test_what_scales_the_channels_of_a_layer_folds_as_its_plan_has_it(tmp_path: 
             want = model(x).numpy()
         off.append(np.abs(session.run({"x": x.numpy()})["y"] - want) / np.abs(want).max())
     assert_same(np.stack(off), 0.02)
+
+
+class Factor(nn.Module):
+    """A learned number behind the last layer, as CLIP has it."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first, self.last, self.factor = nn.Linear(6, 6), nn.Linear(6, 3), nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(torch.relu(self.first(x))) * self.factor
+        return result
+
+
+@pytest.mark.parametrize(("factor", "apart"), [(1.3, True), (0.5, False)])
+def test_a_factor_stays_behind_a_layer_whose_scale_is_a_power_of_two(
+    tmp_path: Path, factor: float, apart: bool
+) -> None:
+    """It folded into the weight, whose scale the target did not hold then: the whole layer was left in float."""
+    data = batches(4, 6)
+    model = qat.prepare(Factor(factor), (data[0],), backend="vitis", batches=data)
+    path = qat.export(model, tmp_path / "trained.onnx", (data[0],))
+    deployed = onnxq.deploy(path, backend="vitis")
+    assert list(deployed.plan.quantized.values()).count("Gemm") == 2
+    assert ("Mul" in {kept.op for kept in deployed.plan.kept_float}) is apart
+    scales = {n: q.qparams().scale for n, q in model.observing() if q.weight}
+    found = {s.tensor: deployed.qparams[s.name].scale for s in deployed.plan.sites if s.role == "weight"}
+    np.testing.assert_array_equal(found["last.weight"], scales["last_linear_weight"] * (1.0 if apart else factor))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -246,6 +247,28 @@ def test_it_moves_and_is_saved_like_any_module() -> None:
     with torch.no_grad():
         assert torch.equal(again.eval()(x), module(x))
     assert {b.device.type for b in module.to("meta").buffers()} == {"meta"}
+
+
+def serialized(model: ir.Model) -> bytes:
+    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+def test_what_wraps_it_is_taken_back() -> None:
+    q = onnxq.quantize(residual(), FEEDS, options=OPTIONS["W8A8"])
+    module = q.torch()
+    average = torch.optim.swa_utils.AveragedModel(module)
+    trained(module, FEEDS)
+    for wrapped, inside in ((average, average.module), (torch.compile(module, backend="eager"), module)):
+        wanted, found = q.load_torch(inside), q.load_torch(wrapped)  # type: ignore[arg-type]
+        same = [serialized(made.qdq()) for made in (wanted, found)]
+        assert same[0] == same[1]
+    assert same[0] != serialized(q.load_torch(average).qdq())
+
+
+def test_a_model_of_which_all_stayed_float_is_told_so() -> None:
+    q = onnxq.quantize(residual(), FEEDS, options=Options(exclude=["*"]))
+    with pytest.raises(ModelError, match=r"All of it stayed float, '.*' as excluded .*; where .*placement='all'"):
+        q.torch()
 
 
 def test_errors() -> None:

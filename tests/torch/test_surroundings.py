@@ -317,3 +317,30 @@ def test_a_dictionary_is_an_argument(tmp_path: Path, dynamo: bool) -> None:
         got = infer(onnx.load(path), [{n: a.numpy() for n, a in batch.items()}], optimize=False)
         want = model(batch)["logits"].detach().numpy()
         np.testing.assert_allclose(next(iter(got.values()))[0], want, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("example", "why"),
+    [
+        ((torch.randn(2, 3, 10, 10), torch.tensor([0, 1])), "forward.. takes 2 positional arguments but 3 were given"),
+        ((torch.randn(2, 3, 10, 10).double(),), "RuntimeError: .*[dD]ouble"),
+    ],
+)
+def test_an_example_that_the_module_does_not_run_on(example: Any, why: str) -> None:
+    with pytest.raises(ModelError, match=rf"module Plain: it does not run on the example \(.*{why}.*labels say"):
+        qat.prepare(Plain(), example)
+
+
+class ByKeyword(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x) * mask
+        return result
+
+
+def test_an_argument_by_keyword_alone_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"ByKeyword\.forward takes 'mask' by keyword alone.*calls this one"):
+        qat.prepare(ByKeyword(), {"x": torch.randn(2, 4), "mask": torch.ones(3)})

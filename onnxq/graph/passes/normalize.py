@@ -29,6 +29,7 @@ from onnxq.graph.passes.global_pools import global_pools
 from onnxq.graph.passes.hoist import hoist
 from onnxq.graph.passes.inline import inline_functions, relabel_functions
 from onnxq.graph.passes.invariant_state import free_invariant_state
+from onnxq.graph.passes.needless_expands import needless_expands
 from onnxq.graph.passes.opset import raise_opset
 from onnxq.graph.passes.prune import eliminate_identity, remove_dead
 from onnxq.graph.passes.reshape_targets import fold_targets
@@ -56,8 +57,9 @@ def normalize(
     Afterwards there are no functions (but those in ``keep``), no Constant nodes (but those that make a graph output),
     what depends on constants alone is computed, what onnxruntime's optimizer fused with a convolution or a product with
     constants stands for itself, Swish and GroupNormalization are the chains that they stand for, what picks whole rows
-    is a Gather, Resize and Pad name no axes where they can do without, batch normalizations and per-channel affine
-    operators are folded into the layers beside them, tensor names are unique over the whole model with its subgraphs,
+    is a Gather, nothing is expanded for what repeats elements by itself, Resize and Pad name no axes where they can do
+    without, batch normalizations and per-channel affine operators are folded into the layers beside them, tensor names
+    are unique over the whole model with its subgraphs,
     and every node has a unique name. Graph inputs and outputs keep names, order, types and shapes, but for constants
     that the file form forced onto the inputs. The model computes what it computed before, but for float32 rounding.
     Normalizing twice gives the same as once.
@@ -94,6 +96,7 @@ def normalize(
         *scalar_ranges(model),
         *einsum_products(model),
         *gather_rows(model),
+        *needless_expands(model),
         *every_axis(model),
         *unfuse(model),
         *write_out(model),
