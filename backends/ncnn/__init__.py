@@ -20,7 +20,8 @@ layer whose last state is read), and some pnnx converts wrongly without a word (
 without linear_before_reset, a recurrent layer behind convolutions of several frames): ``onnxq check`` names both, and
 inputs of other types than int32 and float, as they were tried with pnnx, each alone. What can be said otherwise is:
 reductions of a single axis that is an input, of which pnnx sees none, a LayerNormalization without a bias, a Pad
-without a mode. ``onnx2ncnn`` may have others.
+without a mode. ``onnx2ncnn`` may have others. ncnn's layers read integers of 32 bits: where the model has an input of
+int64, as token numbers are, give it int32, as ``verify`` does.
 
 **What is quantized** is what has scales of its own in ncnn: convolutions over two axes, and products with a constant
 matrix of one row of numbers for each sample, an InnerProduct. Of several rows pnnx makes a Gemm, whose int8 form takes

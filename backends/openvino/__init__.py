@@ -21,6 +21,8 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
   applied once for each. It is given a bias of zeros. Products of two activations and ConvTranspose stay float there.
 * A Gather of a scalar index behind what has scales for each channel (the last token's row of a linear layer without a
   bias): the scales keep the axis that it takes away. It picks by a vector of one index, and a Squeeze is behind it.
+* A Mul or Add of a scalar behind a Gather from a table, as embeddings are scaled: OpenVINO takes it for the scale
+  of integers, and refuses the model where a product of two activations follows. The scalar is named first.
 * A convolution with a bias in front of a quantizer where sizes are free, and where the model computes with one (repeats
   a detector's anchors for each sample, say): OpenVINO reads the size of the convolution, and adds the first channel's
   bias to all. Behind each Shape stands a Max with 0, which keeps it where it is.
@@ -34,11 +36,13 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
 * A Concat along another axis than channels, of which it makes a vector of zero points: with a matrix product behind it
   it refuses the model, a convolution runs in float. What is multiplied by a matrix has no zero point there.
 * A ConvTranspose that moves by 3 along its last axis, or farther than its kernel reaches, or cuts off more than that;
-  a product of a vector, and one of matrices without a bias to which an axis is added behind the last.
+  a product of a vector, and one of matrices without a bias, or with one of zeros, to which an axis is added behind the
+  last.
 
 Of ReduceL1, ReduceLogSum and ReduceLogSumExp of opset 13 to 17 OpenVINO reads no axes, in float too, and reduces all of
 them: a model that has one is raised to opset 18. What it makes of a DFT that is onesided has an axis more, in float
-too: half of a whole one is taken.
+too: half of a whole one is taken. Of a DFT of opset 20 it reads no axis, and transforms along the second, in float too.
+Its Transposes bring the axis there.
 
 Scales are rounded to 16 significant bits (relative change 1e-5 at most): then both ends of a FakeQuantize's range are
 float32 numbers exactly, in both formats, and the scale can be read back.
@@ -86,6 +90,8 @@ from onnxq.backends.openvino.passed_on import (
     without_zero_point,
 )
 from onnxq.backends.openvino.scalar_indices import scalar_indices
+from onnxq.backends.openvino.scalars_first import scalars_first
+from onnxq.backends.openvino.second_axis import spectra_along_the_second
 from onnxq.backends.openvino.sums import why_not_pooled
 from onnxq.errors import OptionError
 from onnxq.graph.note import Note
@@ -135,8 +141,9 @@ def _refuse(options: Options) -> None:
 
 def _rewrite(model: ir.Model) -> list[Note]:
     """What OpenVINO would compute otherwise or wrongly in another form; see the top of this file."""
-    passes = (strides_in_front, own_biases, zero_biases, scalar_indices, whole_spectra, own_shapes)
-    return [note for each in passes for note in each(model)]
+    passes = (strides_in_front, own_biases, zero_biases, scalar_indices, scalars_first, whole_spectra)
+    last = (spectra_along_the_second, own_shapes)
+    return [note for each in (*passes, *last) for note in each(model)]
 
 
 def _rewrite_opset(model: ir.Model) -> int:

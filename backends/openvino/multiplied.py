@@ -60,7 +60,7 @@ def why_not_matmul(node: ir.Node) -> str | None:
 
 
 def _has_axis_behind(value: ir.Value) -> bool:
-    """Whether nothing but factors stands between matrices and an axis of one element that is added behind their last.
+    """Whether factors and zeros at most stand between matrices and an axis of one element added behind their last.
 
     OpenVINO moves the scales behind what gives them the axis, and does not move them along: a square matrix has the
     scales of its columns at its rows, and other shapes do not fit.
@@ -69,13 +69,19 @@ def _has_axis_behind(value: ir.Value) -> bool:
         return False
     for use in value.uses():
         result = use.node.outputs[0]
-        if use.node.op_type in ("Neg", *_SCALED) and _has_axis_behind(result):
+        if (use.node.op_type in ("Neg", *_SCALED) or _adds_nothing(use.node)) and _has_axis_behind(result):
             return True
         if use.node.op_type in ("Reshape", "Unsqueeze") and result.shape is not None:
             rank = len(value.shape)
             if result.shape[:rank] == value.shape[:] and set(result.shape[rank:]) == {1}:
                 return True
     return False
+
+
+def _adds_nothing(node: ir.Node) -> bool:
+    """Whether a node adds zeros, which OpenVINO leaves out: the bias of a layer that was not trained, say."""
+    arrays = [constant_array(value) for value in node.inputs] if node.op_type == "Add" else []
+    return any(array is not None and not array.any() for array in arrays)
 
 
 def why_no_product(node: ir.Node) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backends.qnn.lacks import flat, resizes_pictures, scales_are_ratios
+from onnxq.backends.qnn.narrow_rows import widen_rows
 from onnxq.backends.qnn.small_kernels import ungroup_small_kernels
 from onnxq.graph.note import Note
 from onnxq.graph.passes.divisions_of_one import divisions_of_one
@@ -125,6 +126,8 @@ def rewrite(model: ir.Model) -> list[Note]:
 
     Batch normalizations alone are depthwise convolutions, in integers: as they are the HTP computes them in float.
 
+    Of rows of 8, 16 or 32 bytes a Gather of 32 indices or more picks others.
+
     Of depthwise convolutions of small kernels and strides of 2 it may compute the last channels wrongly.
 
     Args:
@@ -142,6 +145,7 @@ def rewrite(model: ir.Model) -> list[Note]:
         *padded_channels(model),
         *padded_means(model, lies_side_by_side),
         *positive_indices(model),
+        *widen_rows(model),
         *divisions_of_one(model),
         *ungroup_small_kernels(model),
     ]

@@ -32,7 +32,10 @@ ConvTranspose has explicit padding here, without which it crashes in float too. 
 of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names
 those, bits of a constant, a LayerNormalization over several axes, a Gather of one index behind a Conv, and a Conv as
 heads of detectors have for distances: of one channel, it reads what was reshaped and transposed, and is reshaped and
-split behind (some such it builds, those of an input of three axes or of one Conv). Not verified: the NPU itself.
+split behind (some such it builds, those of an input of three axes or of one Conv). A Conv over three axes in groups,
+unless each channel gives one, crashes it or is off by up to 127 steps: it is written as a plain one.
+
+Not verified: the NPU itself.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.backends.rknn.grouped_volumes import ungroup_volumes
 from onnxq.backends.rknn.lacks import is_of_heads, lacks, moves_little
 from onnxq.graph.note import Note
 from onnxq.graph.passes.added_masks import added_masks
@@ -129,7 +133,7 @@ def _turned_inside(node: ir.Node) -> str | None:
 
 def _rewrite(model: ir.Model) -> list[Note]:
     """What the builder crashes on, as it takes it, see the top of this file; normalizations alone as convolutions."""
-    return [*explicit_pads(model), *added_masks(model), *lone_norms(model)]
+    return [*explicit_pads(model), *added_masks(model), *lone_norms(model), *ungroup_volumes(model)]
 
 
 def _cuts_nothing(node: ir.Node) -> str | None:

@@ -166,6 +166,37 @@ def _half_a_spectrum() -> onnx.ModelProto:
     )
 
 
+def _spectra_of_both_axes() -> onnx.ModelProto:
+    """The second one's axis, an input, is not read: both were taken along the second axis."""
+    return build(
+        """(float[2, 4, 8] x) => (float[2, 4, 8, 2] y) {
+            m = MatMul (x, w)
+            r = Unsqueeze (m, last)
+            c = Concat <axis = -1> (r, r)
+            s = DFT (c, , three)
+            y = DFT (s, , one)
+        }""",
+        w=normal(8, 8),
+        last=np.array([3]),
+        one=np.array(1),
+        three=np.array(-2),
+        opset=20,
+        ir_version=9,
+    )
+
+
+def _a_spectrum_counted_from_the_end() -> onnx.ModelProto:
+    return build(
+        """(float[2, 4, 8] x) => (float[2, 4, 8, 2] y) {
+            m = MatMul (x, w)
+            s = Reshape (m, shape)
+            y = DFT <axis = -2> (s)
+        }""",
+        w=normal(8, 8),
+        shape=np.array([2, 4, 8, 1]),
+    )
+
+
 def _read_by_a_loop() -> onnx.ModelProto:
     """Of known sizes, and yet 0 dB without the bias of zeros."""
     return build(
@@ -194,6 +225,39 @@ def _an_axis_behind() -> onnx.ModelProto:
         w=normal(8, 8),
         half=np.float32(0.5),
         last=np.array([3]),
+    )
+
+
+def _an_axis_behind_a_bias_of_zeros() -> onnx.ModelProto:
+    return build(
+        """(float[2, 8, 8] x) => (float[2, 8, 4, 1] y) {
+            m = MatMul (x, w)
+            h = Add (m, zeros)
+            y = Unsqueeze (h, last)
+        }""",
+        w=normal(8, 4),
+        zeros=np.zeros(4, np.float32),
+        last=np.array([3]),
+    )
+
+
+def _scaled_embeddings() -> onnx.ModelProto:
+    """Self-attention of rows of a table times a scalar."""
+    return build(
+        """(int64[1, 16] i) => (float[1, 2, 16, 16] y) {
+            e = Gather (table, i)
+            s = Mul (e, factor)
+            t = Tanh (s)
+            q = Tanh (t)
+            qh = Reshape (q, heads)
+            qt = Transpose <perm = [0, 2, 1, 3]> (qh)
+            kh = Reshape (t, heads)
+            kt = Transpose <perm = [0, 2, 3, 1]> (kh)
+            y = MatMul (qt, kt)
+        }""",
+        table=normal(20, 32),
+        factor=np.float32(1.5),
+        heads=np.array([1, 16, 2, 16]),
     )
 
 
@@ -342,8 +406,12 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "rows into channels": _rows_into_channels,
     "sums along an axis": _sums_along_an_axis,
     "half a spectrum": _half_a_spectrum,
+    "spectra of both axes": _spectra_of_both_axes,
+    "a spectrum counted from the end": _a_spectrum_counted_from_the_end,
     "read by a loop": _read_by_a_loop,
     "an axis behind": _an_axis_behind,
+    "an axis behind a bias of zeros": _an_axis_behind_a_bias_of_zeros,
+    "scaled embeddings": _scaled_embeddings,
     "last token": _last_token,
     "row of a picture": _row_of_a_picture,
     "token of a computed index": _token_of_a_computed_index,

@@ -120,13 +120,18 @@ def test_a_product_of_a_vector_stays_float() -> None:
         ("2, 4, 8", "", "[2, 4, 8, 1]", True),
         ("2, 4, 8", "Neg", "[2, 4, 8, 1, 1]", True),
         ("2, 4, 8", "Relu", "[2, 4, 8, 1]", False),
+        ("2, 4, 8", "zeros", "[2, 4, 8, 1]", True),
+        ("2, 4, 8", "ones", "[2, 4, 8, 1]", False),
         ("2, 4, 8", "", "[2, 4, 1, 8]", False),
     ],
 )
 def test_matrices_with_an_axis_behind_their_last_stay_float(shape: str, function: str, behind: str, kept: bool) -> None:
-    between, last = (f"n = {function} (m)", "n") if function else ("", "m")
+    node = f"Add (m, {function})" if function in ("zeros", "ones") else f"{function} (m)"
+    between, last = (f"n = {node}", "n") if function else ("", "m")
     text = f"(float[{shape}] x) => (float{behind} y) {{ [m] m = MatMul (x, w) {between} y = Reshape ({last}, s) }}"
-    model = build(text, w=normal(8, 8), s=np.array([int(size) for size in behind.strip("[]").split(",")]))
+    sizes = np.array([int(size) for size in behind.strip("[]").split(",")])
+    zeros, ones = np.zeros(8, np.float32), np.ones(8, np.float32)
+    model = build(text, w=normal(8, 8), s=sizes, zeros=zeros, ones=ones)
     assert ("along another axis" in reasons(model).get("m", "")) == kept
 
 

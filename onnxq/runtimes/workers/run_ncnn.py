@@ -159,7 +159,7 @@ def compute(request: Request, model: Any, files: list[Path], script: str) -> Non
         for index, feeds in enumerate(request.feeds()):
             with net.create_extractor() as extractor:
                 for k, name in enumerate(inputs):
-                    sample = ncnn.Mat(np.ascontiguousarray(feeds[name]), batch_index=int(axes[f"in{k}"])).clone()
+                    sample = ncnn.Mat(narrowed(name, feeds[name]), batch_index=int(axes[f"in{k}"])).clone()
                     if extractor.input(f"in{k}", sample):
                         raise RefusedError(f"ncnn does not take the input {name!r}")
                 outputs = []
@@ -169,6 +169,16 @@ def compute(request: Request, model: Any, files: list[Path], script: str) -> Non
                         raise RefusedError(f"ncnn cannot compute the output {value.name!r}")
                     outputs.append(np.array(made.numpy(batch_index=int(axes[f"out{k}"]))))
             request.write(index, outputs)
+
+
+def narrowed(name: str, array: Any) -> Any:
+    """An input as ncnn's layers read it: indices in 32 bits, whatever the model says."""
+    if array.dtype != np.int64:
+        return np.ascontiguousarray(array)
+    least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    if array.size and not least <= array.min() <= array.max() <= most:
+        raise RefusedError(f"ncnn reads integers of 32 bits, and the input {name!r} has others")
+    return np.ascontiguousarray(array, np.int32)
 
 
 if __name__ == "__main__":
