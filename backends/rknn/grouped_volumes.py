@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.layer import replace_constant
-from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
-from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import OTHER_AXES, AnyArray, constant_array
+from onnxq.graph.passes.ungroup import ungroup
+from onnxq.graph.values import AnyArray
 
 __all__ = ["ungroup_volumes"]
 
@@ -29,28 +26,10 @@ def ungroup_volumes(model: ir.Model) -> list[Note]:
     Returns:
         One note with the number of convolutions, if any.
     """
-    namer, count = Namer(model), 0
-    for node in all_nodes(model):
-        array = constant_array(node.inputs[1]) if node.op_type == "Conv" and node.domain == "" else None
-        groups = node.attributes.get_int("group", 1)
-        if array is None or array.ndim != _VOLUMES or groups == 1 or (groups, 1) == array.shape[:2]:
-            continue
-        weight = node.inputs[1]
-        assert weight is not None and weight.dtype is not None
-        replace_constant(node, 1, _plain(array, groups), namer, f"{weight.name}_plain", weight.dtype)
-        if (made := node.inputs[1]) is not None and made is not weight:
-            made.meta[OTHER_AXES] = weight.name, tuple(range(_VOLUMES))  # on the same grid, with the same channels
-        node.attributes["group"] = ir.AttrInt64("group", 1)
-        count += 1
+    count = ungroup(model, _is_wrong)
     what = f"{count} convolutions of volumes in groups are plain ones: RKNN-Toolkit2 computes them wrongly or crashes"
     return [Note("grouped_volumes", "", what)] if count else []
 
 
-def _plain(array: AnyArray, groups: int) -> AnyArray:
-    """The weight (C, D / groups, ...) as one of (C, D, ...)."""
-    made, read = array.shape[0] // groups, array.shape[1]
-    plain = np.zeros((array.shape[0], groups * read, *array.shape[2:]), array.dtype)
-    for group in range(groups):
-        rows = slice(group * made, (group + 1) * made)
-        plain[rows, group * read : (group + 1) * read] = array[rows]
-    return plain
+def _is_wrong(node: ir.Node, weight: AnyArray) -> bool:
+    return weight.ndim == _VOLUMES and (node.attributes.get_int("group", 1), 1) != weight.shape[:2]
