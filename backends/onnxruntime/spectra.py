@@ -14,13 +14,12 @@ import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.convolutions import UNKNOWN
 from onnxq.backends.onnxruntime.kernels import is_unpacked
+from onnxq.graph.dft import dft_axis
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.values import constant_array
 
 __all__ = ["dft", "stft"]
 
-_AXIS_AS_INPUT = 20
-"""Opset from which on a DFT reads its axis."""
 _LONGEST_FRAMES = {True: 1024, False: 2048}
 """Samples of a frame, up to which a product is faster: of powers of two, and of others. Half as many where both halves
 of the frequencies are asked for: 1024 samples take 1.3 to 1.6 times as long, and 1920 in 4 frames 2.2 times.
@@ -69,8 +68,11 @@ def dft(chain: Chain) -> ir.Value | None:
     """Many transforms along one axis as a matrix product: 90 → 13 of 768 real numbers each."""
     x, get = chain.x, chain.node.attributes
     sizes = list(x.shape) if x.shape is not None else []
-    axis, length = _axis(chain, len(sizes)), _number(chain, 1)
-    if axis is None or not 0 <= axis < len(sizes) - 1 or (chain.input(1) is not None and length is None):
+    axis, length = dft_axis(chain.node, chain.opset), _number(chain, 1)
+    if axis is None or not sizes or (chain.input(1) is not None and length is None):
+        return None
+    axis %= len(sizes)
+    if axis == len(sizes) - 1:
         return None
     size, parts, inverse, half = sizes[axis], sizes[-1], get.get_int("inverse", 0), get.get_int("onesided", 0)
     if not isinstance(size, int) or not isinstance(parts, int) or parts not in (1, 2):
@@ -96,18 +98,6 @@ def dft(chain: Chain) -> ir.Value | None:
     made = chain.put("MatMul", x, chain.put("Reshape", table, chain.integers(size * parts, 2 * kept)))
     made = chain.put("Reshape", made, chain.integers(*same, kept, 2))
     return made if axis == last else chain.put("Transpose", made, perm=ir.AttrInt64s("perm", swapped))
-
-
-def _axis(chain: Chain, rank: int) -> int | None:
-    """That is transformed, counted from the first; None where that is not known."""
-    if chain.opset < _AXIS_AS_INPUT:
-        axis = chain.node.attributes.get_int("axis", 1)
-    else:
-        given = _number(chain, 2)
-        if given is None and chain.input(2) is not None:
-            return None
-        axis = -2 if given is None else given
-    return axis + rank if axis < 0 else axis
 
 
 def _number(chain: Chain, index: int) -> int | None:

@@ -9,6 +9,7 @@ surroundings alone.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -36,18 +37,13 @@ _SWAP = ir.AttrInt64s("perm", (0, 1, 3, 2))
 
 def cubic(chain: Chain) -> ir.Value | None:
     """A cubic Resize, antialiased or not."""
-    node, dims = chain.node, list(chain.x.shape or ())
-    scales, sizes = (constant_array(chain.input(index)) for index in (2, 3))
-    by_scale = scales is not None and scales.size > 0
-    given = scales if by_scale else sizes
-    if given is None or len(dims) != 4 or given.size != 4 or not _is_plain(node) or is_quantized(node):
+    asked = _asked(chain, 4)
+    if asked is None:
         return None
-    if list(given[:2]) != ([1, 1] if by_scale else dims[:2]):
-        return None
-    rows, columns = (_weights(chain, axis, dims[axis], given, by_scale=by_scale) for axis in (2, 3))
+    rows, columns = (_weights(chain, axis, asked) for axis in (2, 3))
     if rows is not None and columns is not None and rows.size + columns.size <= _MOST:
         return _as_products(chain, rows, columns)
-    return _as_convolution(chain, given) if by_scale else None
+    return _as_convolution(chain, asked) if asked.by_scale else None
 
 
 def _as_products(chain: Chain, rows: AnyArray, columns: AnyArray) -> ir.Value:
@@ -60,13 +56,14 @@ def _as_products(chain: Chain, rows: AnyArray, columns: AnyArray) -> ir.Value:
     return chain.put("Transpose", turned, perm=_SWAP)
 
 
-def _as_convolution(chain: Chain, scales: AnyArray) -> ir.Value | None:
+def _as_convolution(chain: Chain, asked: _Asked) -> ir.Value | None:
     """Of other pictures, where each element becomes as many along both axes: 46 → 1.2 ns of 3 of 256x256, 4 times.
 
     What lies beyond an edge counts as the edge does. Three times as large, onnxruntime's places are off by roundings,
     farther from the corner by more: 1e-5 of the values at the 600th.
     """
-    get, step = chain.node.attributes, int(scales[2])
+    get, scales = chain.node.attributes, asked.numbers
+    step = int(scales[2])
     channels = chain.x.shape[1] if chain.x.shape is not None else None
     regular = get.get_string("coordinate_transformation_mode", "half_pixel") in _REGULAR
     if not isinstance(channels, int) or not regular or get.get_int("exclude_outside", 0) == 1 or is_unpacked(chain.x):
@@ -74,7 +71,7 @@ def _as_convolution(chain: Chain, scales: AnyArray) -> ir.Value | None:
     if scales[2] != scales[3] or scales[2] != step or not 1 < step <= _LARGEST:
         return None
     middle = 2 * _REACH
-    weights = _weights(chain, 2, 2 * middle + 1, scales, by_scale=True)
+    weights = _weights(chain, 2, asked, size=2 * middle + 1)
     if weights is None:
         return None
     phases = weights[step * middle : step * (middle + 1), middle - _REACH : middle + _REACH + 1]
@@ -90,20 +87,10 @@ def of_volumes(chain: Chain) -> ir.Value | None:
     """A Resize of (N, C, D, H, W) as that of D and that of the others, 7 → .3 for what is repeated; or as products, 2.5
     → .5 for what is interpolated. Half as large is faster as it is: 1.4 to 6 times.
     """
-    node, dims = chain.node, list(chain.x.shape or ())
-    scales, sizes = (constant_array(chain.input(index)) for index in (2, 3))
-    by_scale = scales is not None and scales.size > 0
-    given, made = scales if by_scale else sizes, node.outputs[0].shape
-    if (
-        given is None
-        or len(dims) != 5
-        or given.size != 5
-        or not _is_plain(node)
-        or node.attributes.get_int("antialias", 0) == 1
-    ):
+    node, asked, dims = chain.node, _asked(chain, 5), list(chain.x.shape or ())
+    if asked is None or node.attributes.get_int("antialias", 0) == 1:
         return None
-    if is_quantized(node) or list(given[:2]) != ([1, 1] if by_scale else dims[:2]):
-        return None
+    given, by_scale, made = asked.numbers, asked.by_scale, node.outputs[0].shape
     channels, deep, high, wide = (dim if isinstance(dim, int) else 0 for dim in dims[1:])
     after = [dim if isinstance(dim, int) else 0 for dim in list(made)[2:]] if made is not None else []
     if not channels or not math.prod((deep, high, wide, *after)) or len(after) != 3:
@@ -112,7 +99,7 @@ def of_volumes(chain: Chain) -> ir.Value | None:
     if interpolates and math.prod(after) <= math.prod((deep, high, wide)):
         return None
     if interpolates and isinstance(dims[0], int):
-        weights = [_weights(chain, axis, dims[axis], given, by_scale=by_scale) for axis in (2, 3, 4)]
+        weights = [_weights(chain, axis, asked) for axis in (2, 3, 4)]
         known = [array for array in weights if array is not None]
         if len(known) == 3 and sum(array.size for array in known) <= _MOST:
             return _as_three_products(chain, known, channels, after)
@@ -142,20 +129,52 @@ def _as_three_products(chain: Chain, weights: list[AnyArray], channels: int, aft
     return chain.put("Reshape", made, chain.integers(0, channels, *after))
 
 
+class _Asked(NamedTuple):
+    """What a Resize of places alone is told, for each axis.
+
+    Attributes:
+        numbers: scales or sizes.
+        by_scale: whether they are scales.
+    """
+
+    numbers: AnyArray
+    by_scale: bool
+
+
+def _asked(chain: Chain, rank: int) -> _Asked | None:
+    """What a Resize of so many axes is told; None where it gives no sums of elements weighted by their places."""
+    node, dims = chain.node, list(chain.x.shape or ())
+    scales, sizes = (constant_array(chain.input(index)) for index in (2, 3))
+    by_scale = scales is not None and scales.size > 0
+    numbers = scales if by_scale else sizes
+    if numbers is None or len(dims) != rank or numbers.size != rank or not _is_plain(node) or is_quantized(node):
+        return None
+    return _Asked(numbers, by_scale) if list(numbers[:2]) == ([1, 1] if by_scale else dims[:2]) else None
+
+
 def _is_plain(node: ir.Node) -> bool:
-    """Whether an element that a Resize makes is a sum of elements, weighted by rows and by columns."""
     get = node.attributes.get_string
     if "axes" in node.attributes or get("keep_aspect_ratio_policy", "stretch") != "stretch":
         return False
     return get("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
 
 
-def _weights(chain: Chain, axis: int, size: object, given: AnyArray, *, by_scale: bool) -> AnyArray | None:
-    """Of each place along an axis of the result, for each place of the input: (places, size); None: none, or many."""
+def _weights(chain: Chain, axis: int, asked: _Asked, size: object = None) -> AnyArray | None:
+    """Of each place along an axis of the result, for each place of the input: (places, size); None: none, or many.
+
+    Args:
+        chain: of the Resize.
+        axis: counted from 0.
+        asked: what it is told.
+        size: of another input; None: that of its own.
+    """
+    if size is None and chain.x.shape is not None:
+        size = chain.x.shape[axis]
     if not isinstance(size, int) or not 0 < size**2 <= _MOST:
         return None
-    alone = np.array([1, 1, 1, 1] if by_scale else [1, 1, size, size], given.dtype)
-    alone[2] = given[axis]
-    inputs = [np.eye(size, dtype=np.float32)[np.newaxis, np.newaxis], None, *((alone,) if by_scale else (None, alone))]
+    alone = np.array([1, 1, 1, 1] if asked.by_scale else [1, 1, size, size], asked.numbers.dtype)
+    alone[2] = asked.numbers[axis]
+    told = (alone,) if asked.by_scale else (None, alone)
+    inputs = [np.eye(size, dtype=np.float32)[np.newaxis, np.newaxis], None, *told]
     made = run_alone(chain.node, inputs, opset=chain.opset, ir_version=_ANY_IR)
     return None if made is None else made[0, 0]

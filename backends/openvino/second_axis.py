@@ -5,21 +5,20 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.dft import AXIS_AS_INPUT, dft_axis
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, replace_nodes, set_constant
+from onnxq.graph.values import replace_nodes, set_constant
 
 __all__ = ["spectra_along_the_second"]
-
-_AXIS_OPSET = 20
-"""From here on DFT has its axis as an input, of which OpenVINO 2026.4 reads nothing; before, an attribute."""
 
 
 def spectra_along_the_second(model: ir.Model) -> list[Note]:
     """Let each DFT transform along the second axis, between two Transposes; before opset 20, count its axis from 0.
 
-    That changes no number. Left are those of two axes, and of an axis that is computed.
+    OpenVINO 2026.4 reads nothing of an axis that is an input. No number changes. Left are those of two axes, and of an
+    axis that is computed.
 
     Args:
         model: changed in place, ranks known as far as they can be. The node keeps its name, its output too.
@@ -27,12 +26,13 @@ def spectra_along_the_second(model: ir.Model) -> list[Note]:
     Returns:
         One note with the number of transforms, if any.
     """
-    namer, count, as_input = Namer(model), 0, model.opset_imports.get("", 0) >= _AXIS_OPSET
+    namer, count, opset = Namer(model), 0, model.opset_imports.get("", 0)
+    as_input = opset >= AXIS_AS_INPUT
     for node in list(all_nodes(model)):
         data = node.inputs[0] if node.op_type == "DFT" and node.domain == "" else None
         if data is None or data.shape is None or len(data.shape) < 3 or not isinstance(node.graph, ir.Graph):
             continue
-        axis = _axis(node) if as_input else node.attributes.get_int("axis", 1)
+        axis = dft_axis(node, opset)
         if axis is None:
             continue
         if as_input and axis % len(data.shape) != 1:
@@ -42,15 +42,6 @@ def spectra_along_the_second(model: ir.Model) -> list[Note]:
             node.attributes["axis"] = ir.AttrInt64("axis", axis % len(data.shape))
             count += 1
     return [Note("second_axis", "", f"{count} spectra are taken along the axis that is asked")] if count else []
-
-
-def _axis(node: ir.Node) -> int | None:
-    """The axis of a DFT of opset 20 or above, that before the last if none is given; None where it is computed."""
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    if value is None:
-        return -2
-    array = constant_array(value)
-    return int(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 def _turn(node: ir.Node, graph: ir.Graph, axis: int, namer: Namer) -> None:

@@ -196,9 +196,10 @@ def _read_by_chain(last: ir.Node, value: ir.Value | None) -> ir.Value | None:
     while waiting and len(seen) < _LONGEST:
         for read in waiting.pop(0).inputs:
             maker = read.producer() if read is not None else None
-            source = maker.inputs[0].producer() if maker and maker.inputs and maker.inputs[0] else None
-            quantized = maker is not None and maker.op_type == "DequantizeLinear" and source is not None
-            given = source.inputs[0] if quantized and source is not None and source.inputs else read
+            given = read
+            if maker is not None and maker.op_type == "DequantizeLinear" and maker.inputs[0] is not None:
+                quantizer = maker.inputs[0].producer()
+                given = quantizer.inputs[0] if quantizer is not None else read
             if value is not None and given is not None and given.name == value.name:
                 return read
             if maker is not None and maker not in seen:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.dft import dft_axis
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, replace_nodes, set_constant
 
 __all__ = ["whole_spectra"]
-
-_AXIS_OPSET = 20
-"""From here on DFT has its axis as an input, the one before the last if none is given; before, the second."""
 
 
 def whole_spectra(model: ir.Model) -> list[Note]:
@@ -36,7 +34,7 @@ def whole_spectra(model: ir.Model) -> list[Note]:
             continue
         if get.get_int("onesided", 0) == 0 or get.get_int("inverse", 0) == 1:
             continue
-        axis = get.get_int("axis", 1) if opset < _AXIS_OPSET else _scalar(node, 2, default=-2)
+        axis = dft_axis(node, opset)
         length = None if axis is None else _length(node, axis)
         if axis is None or length is None or not isinstance(graph, ir.Graph):
             continue
@@ -45,21 +43,15 @@ def whole_spectra(model: ir.Model) -> list[Note]:
     return [Note("whole_spectra", "", f"{count} spectra are cut from whole ones")] if count else []
 
 
-def _scalar(node: ir.Node, position: int, *, default: int | None) -> int | None:
-    """The number of an input: ``default`` where there is none, None where it is computed."""
-    value = node.inputs[position] if len(node.inputs) > position else None
-    if value is None:
-        return default
-    array = constant_array(value)
-    return int(array.reshape(-1)[0]) if array is not None and array.size else None
-
-
 def _length(node: ir.Node, axis: int) -> int | None:
     """How many elements are transformed; None where that is not known."""
-    signal = node.inputs[0]
-    shape = signal.shape if signal is not None else None
-    known = shape is not None and -len(shape) <= axis < len(shape) and isinstance(shape[axis], int)
-    return _scalar(node, 1, default=int(shape[axis]) if known else None)  # type: ignore[index, arg-type]
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None:
+        array = constant_array(given)
+        return int(array.item()) if array is not None and array.size == 1 else None
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    return size if isinstance(size, int) else None
 
 
 def _cut(node: ir.Node, graph: ir.Graph, namer: Namer, axis: int, length: int) -> None:

@@ -1,0 +1,23 @@
+"""What a DFT says of itself."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxq.graph.values import constant_array
+
+__all__ = ["AXIS_AS_INPUT", "dft_axis"]
+
+AXIS_AS_INPUT = 20
+"""Opset from which on a DFT reads its axis, the one before the last if none is given; before, the second is default."""
+
+
+def dft_axis(node: ir.Node, opset: int) -> int | None:
+    """The axis that a DFT transforms, as it is written; None where it is computed."""
+    if opset < AXIS_AS_INPUT:
+        return node.attributes.get_int("axis", 1)
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is None:
+        return -2
+    array = constant_array(value)
+    return int(array.item()) if array is not None and array.size == 1 else None
