@@ -1,0 +1,131 @@
+"""A model of ONNX as one of TensorFlow Lite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backends.litert.flat import FlatModel
+from onnxq.backends.litert.operators import OPERATORS
+from onnxq.backends.litert.placed import Placed, RefusedError, plain
+from onnxq.backends.litert.translation import Translation
+from onnxq.graph.passes.constants import fold_constants
+from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import describe, full_type
+
+__all__ = ["Refused", "convert"]
+
+
+class Refused(NamedTuple):
+    """What cannot be said.
+
+    Attributes:
+        where: an input, a node or an output.
+        why: in words.
+    """
+
+    where: str
+    why: str
+
+
+def convert(model: ir.Model, integers: Collection[str] = ()) -> tuple[FlatModel, list[Refused]]:
+    """Translate a model.
+
+    Args:
+        model: float, or with QuantizeLinear and DequantizeLinear around nodes; left unchanged. A first axis of free
+            size of its inputs is taken for the batch, and is 1.
+        integers: names of the nodes that compute in integers.
+
+    Returns:
+        The translation, and what is missing in it; it is of use where nothing is.
+    """
+    model = model.clone()
+    refused = _with_sizes(model)
+    if refused:
+        return FlatModel(), refused
+    t = Translation(model, integers)
+    for value in model.graph.inputs:
+        try:
+            _input(t, value)
+        except RefusedError as error:
+            refused.append(Refused(f"input {value.name!r}", str(error)))
+    for node in model.graph:
+        try:
+            _node(t, node)
+        except RefusedError as error:
+            if not any(_is_missing(t, value) for value in node.inputs):  # else the reason lies before it
+                refused.append(Refused(describe(node), str(error)))
+    if not refused:
+        _outputs(t, model.graph)
+    return t.flat, refused
+
+
+def _with_sizes(model: ir.Model) -> list[Refused]:
+    """Fix the batch, and what follows from it; inputs with other free sizes."""
+    free = []
+    for value in model.graph.inputs:
+        sizes = list(value.shape or ())
+        if value.shape is None or any(not isinstance(size, int) for size in sizes[1:]):
+            free.append(
+                Refused(f"input {value.name!r}", f"its sizes {value.shape} are free; TensorFlow Lite fixes them")
+            )
+        elif sizes and not isinstance(sizes[0], int):
+            value.shape = ir.Shape([1, *sizes[1:]])
+    if free:
+        return free
+    for value in model.graph.outputs:
+        value.shape = None
+    while True:
+        infer_shapes(model)
+        if not [note for note in fold_constants(model) if not note.node]:
+            break
+    remove_dead(model)
+    return []
+
+
+def _input(t: Translation, value: ir.Value) -> None:
+    made = t.new(value, plain(len(t.shape(value))))
+    t.place(value, made)
+    t.flat.inputs[value.name or ""] = made.index
+
+
+def _node(t: Translation, node: ir.Node) -> None:
+    if node.op_type == "QuantizeLinear":
+        t.integer = False
+        t.quantize(node)
+    elif node.op_type == "DequantizeLinear":
+        t.dequantize(node)
+    else:
+        translate = OPERATORS.get(node.op_type) if node.domain == "" else None
+        if translate is None:
+            raise RefusedError(f"onnxq does not say {full_type(node)} in TensorFlow Lite")
+        t.enter(node)
+        translate(t, node)
+
+
+def _is_missing(t: Translation, value: ir.Value | None) -> bool:
+    """Whether a tensor that a node reads is there for want of its maker's translation only."""
+    return value is not None and value.producer() is not None and t.stored(value) is None and t.placed(value) is None
+
+
+def _outputs(t: Translation, graph: ir.Graph) -> None:
+    t.integer = False
+    for value in graph.outputs:
+        name = value.name or ""
+        made = t.read_in_order_first(value, plain(len(t.shape(value))))
+        if made.index in t.flat.outputs.values() or not t.flat.is_computed(made.index):
+            made = _copied(t, made)
+        t.flat.rename(made.index, name)
+        t.flat.outputs[name] = made.index
+
+
+def _copied(t: Translation, given: Placed) -> Placed:
+    """The same numbers in a tensor of their own."""
+    index = t.flat.tensor("copy", given.shape, given.dtype, given.grid)
+    shape = t.flat.constant("shape", np.array(given.shape, np.int32))
+    t.flat.operator("RESHAPE", [given.index, shape], [index], newShape=list(given.shape))
+    return Placed(index, given.shape, given.order, given.dtype, given.grid)
