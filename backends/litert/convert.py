@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -49,19 +50,24 @@ def convert(model: ir.Model, integers: Collection[str] = ()) -> tuple[FlatModel,
         return FlatModel(), refused
     t = Translation(model, integers)
     for value in model.graph.inputs:
-        try:
-            _input(t, value)
-        except RefusedError as error:
-            refused.append(Refused(f"input {value.name!r}", str(error)))
+        why = _why_not(partial(_input, t, value))
+        refused += [Refused(f"input {value.name!r}", why)] if why is not None else []
     for node in model.graph:
-        try:
-            _node(t, node)
-        except RefusedError as error:
-            if not any(_is_missing(t, value) for value in node.inputs):  # else the reason lies before it
-                refused.append(Refused(describe(node), str(error)))
+        why = _why_not(partial(_node, t, node))
+        missing = any(_is_missing(t, value) for value in node.inputs)  # then the reason lies before it
+        refused += [Refused(describe(node), why)] if why is not None and not missing else []
     if not refused:
         _outputs(t, model.graph)
     return t.flat, refused
+
+
+def _why_not(translate: Callable[[], None]) -> str | None:
+    """Why something is not translated; None where it is."""
+    try:
+        translate()
+    except RefusedError as error:
+        return str(error)
+    return None
 
 
 def _with_sizes(model: ir.Model) -> list[Refused]:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.backends.litert.operators.padding import padded, sides_padded
 from onnxq.backends.litert.placed import RefusedError, last
@@ -26,9 +27,8 @@ def pool(t: Translation, node: ir.Node) -> None:
     if len(node.outputs) > 1 and node.outputs[1].name:
         raise RefusedError("TensorFlow Lite has no MaxPool that gives indices")
     x = t.read(node.inputs[0], last(rank))
-    windows = windows_of(
-        node, x.shape[1:-1], node.attributes.get_ints("kernel_shape", ()), t.shape(node.outputs[0])[2:]
-    )
+    kernel, value = node.attributes.get_ints("kernel_shape", ()), node.outputs[0]
+    windows = windows_of(node, x.shape[1:-1], kernel, t.shape(value)[2:])
     if any(window.gap != 1 for window in windows):
         raise RefusedError("TensorFlow Lite has no pool with dilations")
     same, padding = is_same(windows), any(w.begin or w.end for w in windows)
@@ -52,7 +52,7 @@ def pool(t: Translation, node: ir.Node) -> None:
         "filterHeight": windows[0].kernel,
         "filterWidth": windows[1].kernel,
     }
-    kind, value = "MAX_POOL_2D" if largest else "AVERAGE_POOL_2D", node.outputs[0]
+    kind = "MAX_POOL_2D" if largest else "AVERAGE_POOL_2D"
     batch, channels, *sizes = t.shape(value)
     height, width = (1, *sizes) if rank == _LINES else sizes
     made = t.new(value, last(_PLANES), (batch, height, width, channels))
@@ -71,7 +71,7 @@ def _grown(node: ir.Node, windows: list[Window]) -> bool:
     return not automatic and any(w.end > end for w, end in zip(windows, pads[len(windows) :], strict=True))
 
 
-def _shares(windows: list[Window], counts: tuple[int, ...]) -> np.ndarray:  # type: ignore[type-arg]
+def _shares(windows: list[Window], counts: tuple[int, ...]) -> NDArray[np.float32]:
     """What a mean over whole windows is to be multiplied by: elements of a window by those inside of the input."""
     inside = []
     for window, count in zip(windows, counts, strict=True):
@@ -79,7 +79,8 @@ def _shares(windows: list[Window], counts: tuple[int, ...]) -> np.ndarray:  # ty
         ends = np.minimum(starts + window.kernel, window.size)
         inside.append(ends - np.maximum(starts, 0))
     area = math.prod(window.kernel for window in windows)
-    return (area / np.outer(*inside)).astype(np.float32)[None, :, :, None]
+    shares: NDArray[np.float32] = (area / np.outer(*inside)).astype(np.float32)
+    return shares[None, :, :, None]
 
 
 def over_all(t: Translation, node: ir.Node) -> None:

@@ -25,7 +25,7 @@ def resize(t: Translation, node: ir.Node) -> None:
     coordinates = get.get_string("coordinate_transformation_mode", "half_pixel")
     if len(before) != _PLANES or before[:2] != after[:2]:
         raise RefusedError("TensorFlow Lite resizes pictures, over their last two axes")
-    if mode not in ("nearest", "linear") or get.get_int("antialias", 0):
+    if mode not in ("nearest", "linear") or get.get_int("antialias", 0) == 1:
         raise RefusedError(
             f"TensorFlow Lite has no {mode} interpolation{' with antialias' * get.get_int('antialias', 0)}"
         )
