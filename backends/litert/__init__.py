@@ -10,13 +10,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
-from onnxq.backends.litert.convert import Refused, convert
+from onnxq.backends.litert.biased import biased_products
+from onnxq.backends.litert.conversion import Refused, convert
 from onnxq.checks.findings import Finding
 from onnxq.errors import ModelError
 from onnxq.file_system import write_bytes
 from onnxq.graph.note import Note
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.passes.fuse_gelu import fuse_gelu
+from onnxq.graph.passes.hard_sigmoids import hard_sigmoids
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.traverse import all_nodes
 from onnxq.numbers import fit_biases
@@ -35,7 +37,8 @@ _FIXED = {"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 1
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
-    return [*explicit_pads(model), *fuse_gelu(model), *lone_norms(model)]
+    passes = (explicit_pads, fuse_gelu, lone_norms, hard_sigmoids, biased_products)
+    return [note for each_pass in passes for note in each_pass(model)]
 
 
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
