@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import MutableMapping
 from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +14,10 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.litert.biased import biased_products
-from onnxq.backends.litert.conversion import Refused, convert
+from onnxq.backends.litert.conversion import convert
+from onnxq.backends.litert.flat import FlatModel
 from onnxq.checks.findings import Finding
-from onnxq.errors import ModelError
+from onnxq.errors import BackendError, ModelError, OptionError
 from onnxq.file_system import write_bytes
 from onnxq.graph.note import Note
 from onnxq.graph.passes.explicit_pads import explicit_pads
@@ -34,6 +38,11 @@ __all__ = ["BACKEND"]
 
 _FIXED = {"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 128, 0), "LogSoftmax": (16 / 256, 127)}
 """Scale and zero point that the kernels of these operators write."""
+
+_ENDING = ".tflite"
+_ONNX_ALONE = ("qdq", "fake-quantize")
+_SHOWN = 3
+"""Nodes that a message names."""
 
 
 def _rewrite(model: ir.Model) -> list[Note]:
@@ -63,26 +72,62 @@ def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) 
 
 
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:
-    _, refused = convert(model)
-    return [Finding("warning", each.where, each.why) for each in refused]
+    """What is not translated."""
+    if options.format in _ONNX_ALONE:
+        return []
+    return [Finding("warning", *each) for each in convert(model)[1]]
 
 
-def _refuses(model: ir.Model) -> None:
+def _refuse(options: Options) -> None:
+    """Formats that need the classes of the file's schema, where these are missing.
+
+    Raises:
+        OptionError: they are, and one of them is asked for.
+    """
+    if options.format not in _ONNX_ALONE and find_spec("ai_edge_litert") is None:
+        raise OptionError(
+            "TensorFlow Lite files are written with the package ai-edge-litert, which is not installed",
+            where="format",
+            hint='pip install "onnxq[litert]", or use the format qdq',
+        )
+
+
+def _refuse_model(model: ir.Model) -> None:
+    """A model of which not all can be said.
+
+    Raises:
+        ModelError: it is one.
+    """
     _, refused = convert(model)
     if refused:
-        raise ModelError(_said(refused), hint="Cut the model there, or use the format qdq")
+        more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+        said = "; ".join(f"{each.where}: {each.why}" for each in refused[:_SHOWN])
+        raise ModelError(f"TensorFlow Lite cannot hold it: {said}{more}", hint=refused[0].hint)
 
 
-def _said(refused: list[Refused]) -> str:
-    return "; ".join(f"{each.where}: {each.why}" for each in refused[:3])
+def _write(quantized: Quantized, path: Path, *, codes: bool) -> list[Path]:
+    """The QDQ model, and its translation."""
+    flat = _translated(quantized, codes=codes)
+    said = f" {json.dumps(flat.of_integers())}" if codes else ""
+    written = flat.to_bytes(f"onnxq {quantized.version}{said}")
+    return [*write_rendered(quantized, path), write_bytes(path.with_suffix(_ENDING), written)]
 
 
-def _write(quantized: Quantized, path: Path) -> list[Path]:
-    flat, refused = convert(quantized.rendered(), {*quantized.plan.quantized, *quantized.plan.absorbed})
+def _translated(quantized: Quantized, *, codes: bool) -> FlatModel:
+    integers = {*quantized.plan.quantized, *quantized.plan.absorbed}
+    flat, refused = convert(quantized.rendered(), integers, codes=codes)
     if refused:
-        raise ModelError(_said(refused))
-    written = flat.to_bytes(f"onnxq {quantized.version}")
-    return [*write_rendered(quantized, path), write_bytes(path.with_suffix(".tflite"), written)]
+        raise BackendError(refused[0].why, where=refused[0].where, hint=refused[0].hint)
+    return flat
+
+
+def _still_float(quantized: Quantized) -> list[str]:
+    """Inputs and outputs that are no int8, though that was asked for."""
+    flat = _translated(quantized, codes=True)
+    graph, done = quantized.model.graph, flat.of_integers()
+    ends = {value.name: value.dtype for value in (*graph.inputs, *graph.outputs)}
+    left = [name for name, dtype in ends.items() if dtype is ir.DataType.FLOAT and name not in done]
+    return [f"{', '.join(map(repr, left))}: float in the TensorFlow Lite file, too"] if left else []
 
 
 _RULES = (
@@ -107,6 +152,15 @@ _RULES = (
     *each(Kind.MOVEMENT, "DepthToSpace SpaceToDepth Identity"),
 )
 
+_FLAT = Format(
+    Quantized.qdq,
+    partial(_write, codes=False),
+    integers=True,
+    beside=(_ENDING,),
+    compiled=(_ENDING,),
+    refuses=_refuse_model,
+)
+
 BACKEND = Backend(
     name="litert",
     title="LiteRT (TensorFlow Lite)",
@@ -114,9 +168,8 @@ BACKEND = Backend(
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     rules={rule.op: rule for rule in _RULES},
     formats={
-        "tflite": Format(
-            Quantized.qdq, _write, integers=True, beside=(".tflite",), compiled=(".tflite",), refuses=_refuses
-        ),
+        "tflite": _FLAT,
+        "tflite-int8": replace(_FLAT, write=partial(_write, codes=True), notes=_still_float),
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
     },
@@ -127,6 +180,7 @@ BACKEND = Backend(
     act_bits=frozenset({8}),
     rewrite=_rewrite,
     adjust=_adjust,
+    refuses=_refuse,
     lacks=_lacks,
     runtime="litert",
     artifacts="model.onnx (QDQ), model.tflite",

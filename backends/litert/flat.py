@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -137,8 +137,16 @@ class FlatModel:
 
     def rename(self, index: int, name: str) -> None:
         """Give a tensor another name."""
-        old = self._tensors[index]
-        self._tensors[index] = _Tensor(name, old.shape, old.dtype, old.grid, old.data)
+        self._tensors[index] = replace(self._tensors[index], name=name)
+
+    def set_grid(self, index: int, grid: Grid) -> None:
+        """Say what the integers of a tensor stand for."""
+        self._tensors[index] = replace(self._tensors[index], grid=grid)
+
+    def of_integers(self) -> list[str]:
+        """Inputs and outputs that are integers, and stand for real numbers."""
+        names = {**self.inputs, **self.outputs}
+        return [name for name, index in names.items() if self._tensors[index].grid is not None]
 
     def is_computed(self, index: int) -> bool:
         """Whether an operator makes a tensor: it is no constant, and no input."""
@@ -147,6 +155,24 @@ class FlatModel:
     def kinds(self) -> list[str]:
         """The operators, in order."""
         return [operator.kind for operator in self._operators]
+
+    def pruned(self) -> FlatModel:
+        """The model without operators that nobody reads, and without what only they read."""
+        read, kept = set(self.outputs.values()), list[_Operator]()
+        for operator in reversed(self._operators):
+            if read.intersection(operator.outputs):
+                read.update(operator.inputs)
+                kept.append(operator)
+        read.update(*(operator.outputs for operator in kept), self.inputs.values())
+        numbers = {old: new for new, old in enumerate(sorted(read - {-1}))} | {-1: -1}
+        moved = [
+            _Operator(one.kind, _renumbered(one.inputs, numbers), _renumbered(one.outputs, numbers), one.options)
+            for one in reversed(kept)
+        ]
+        inputs, outputs = (
+            {name: numbers[index] for name, index in names.items()} for names in (self.inputs, self.outputs)
+        )
+        return FlatModel(inputs, outputs, [self._tensors[old] for old in sorted(read - {-1})], moved)
 
     def to_bytes(self, description: str) -> bytes:
         """The file.
@@ -166,6 +192,10 @@ class FlatModel:
     def _added(self, tensor: _Tensor) -> int:
         self._tensors.append(tensor)
         return len(self._tensors) - 1
+
+
+def _renumbered(tensors: Sequence[int], numbers: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(numbers[tensor] for tensor in tensors)
 
 
 class _Packer:
