@@ -60,6 +60,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.numbers import fit_biases
 from onnxq.options import Options
 from onnxq.plan import Plan
+from onnxq.planning.table_rows import activations_read, row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
@@ -148,6 +149,25 @@ def _translated(quantized: Quantized, *, codes: bool) -> FlatModel:
     return flat
 
 
+def _runtime_file(model: ir.Model, path: Path) -> Path:
+    """A model alone as LiteRT takes it, in integers what stands between quantizers, as far as the table has it."""
+    flat, refused = convert(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(node)})
+    if refused:
+        raise BackendError(refused[0].why, where=refused[0].where, hint=refused[0].hint)
+    return write_bytes(path.with_suffix(_ENDING), packed(flat, "onnxq"))
+
+
+def _is_between_quantizers(node: ir.Node) -> bool:
+    rule = row(BACKEND, node)
+    if rule is None or (rule.when is not None and rule.when(node) is not None):
+        return False
+    read = [value.producer() for value in activations_read(rule, node)]
+    written = [use.node for value in node.outputs for use in value.uses()]
+    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in read) and all(
+        reader.op_type == "QuantizeLinear" for reader in written
+    )
+
+
 def _still_float(quantized: Quantized) -> list[str]:
     """Inputs and outputs that are no int8, though that was asked for."""
     flat = _translated(quantized, codes=True)
@@ -209,6 +229,7 @@ BACKEND = Backend(
     adjust=_adjust,
     refuses=_refuse,
     runtime="litert",
+    runtime_file=_runtime_file,
     artifacts="model.tflite, model.onnx (QDQ)",
     verified="LiteRT 2.3.0 on x86-64: numbers; TensorFlow Lite for Microcontrollers, Vela 5.2: loads, placement",
     unverified="phones, GPUs, Edge TPU, microcontrollers themselves",

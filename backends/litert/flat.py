@@ -108,10 +108,6 @@ class FlatModel:
         """Whether an operator makes a tensor: it is no constant, and no input."""
         return self.tensors[index].data is None and index not in self.inputs.values()
 
-    def kinds(self) -> list[str]:
-        """The operators, in order."""
-        return [operator.kind for operator in self.operators]
-
     def pruned(self) -> FlatModel:
         """The model without operators that nobody reads, and without what only they read."""
         read, kept = set(self.outputs.values()), list[FlatOperator]()
