@@ -177,6 +177,11 @@ def _still_float(quantized: Quantized) -> list[str]:
     return [f"{', '.join(map(repr, left))}: float in the TensorFlow Lite file, too"] if left else []
 
 
+def _rises(node: ir.Node) -> str | None:
+    """A HardSigmoid that rises."""
+    return None if node.attributes.get_float("alpha", 0.2) > 0 else "it falls, or stays where it is"
+
+
 _RULES = (
     OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
@@ -187,6 +192,7 @@ _RULES = (
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSwish Gelu Exp Abs"),
     OpRule("PRelu", Kind.ELEMENTWISE, data=(0, 1)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
+    OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=_rises),
     OpRule("Tanh", Kind.ELEMENTWISE, fixed=(-1.0, 1.0), own_scale=True),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
     OpRule("LogSoftmax", Kind.ELEMENTWISE, fixed=(-16.0, 0.0), own_scale=True),

@@ -10,6 +10,7 @@ from onnxq.backends.litert.operators import (
     convolutions,
     elementwise,
     functions,
+    hard,
     matrices,
     movement,
     norms,
@@ -22,7 +23,7 @@ from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
 
-_FAMILIES = (convolutions, elementwise, functions, matrices, movement, norms, padding, pools, reductions, resizes)
+_FAMILIES = (convolutions, elementwise, functions, hard, matrices, movement, norms, padding, pools, reductions, resizes)
 OPERATORS: Mapping[str, Callable[[Translation, ir.Node], None]] = {
     name: translate for family in _FAMILIES for name, translate in family.OPERATORS.items()
 }
