@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.backends.litert.kernels import DATA, require_kernel
 from onnxq.backends.litert.placed import Grid
 from onnxq.backends.litert.versions import version
 from onnxq.errors import BackendError
@@ -132,7 +133,13 @@ class FlatModel:
         return self.constant(old.name, old.data.reshape(shape), old.grid)
 
     def operator(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], **options: Any) -> None:
-        """Add an operator, -1 for an input that is left out; ``options`` as the schema's Python classes name them."""
+        """Add an operator, -1 for an input that is left out; ``options`` as the schema's Python classes name them.
+
+        Raises:
+            RefusedError: TensorFlow Lite does not compute it in the type of its inputs.
+        """
+        data = self._tensors[inputs[DATA.get(kind, 0)]]
+        require_kernel(kind, data.dtype, len(data.shape), on_grid=data.grid is not None)
         self._operators.append(_Operator(kind, tuple(inputs), tuple(outputs), options))
 
     def rename(self, index: int, name: str) -> None:
