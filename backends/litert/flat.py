@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.backends.litert.kernels import DATA, require_kernel
 from onnxq.backends.litert.placed import Grid
 
 __all__ = ["TYPES", "FlatModel", "FlatOperator", "FlatTensor"]
@@ -88,7 +89,13 @@ class FlatModel:
         return self.constant(old.name, old.data.reshape(shape), old.grid)
 
     def operator(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], **options: Any) -> None:
-        """Add an operator, -1 for an input that is left out; ``options`` as the schema's Python classes name them."""
+        """Add an operator, -1 for an input that is left out; ``options`` as the schema's Python classes name them.
+
+        Raises:
+            RefusedError: TensorFlow Lite does not compute it in the type of its inputs.
+        """
+        data = self.tensors[inputs[DATA.get(kind, 0)]]
+        require_kernel(kind, data.dtype, len(data.shape), on_grid=data.grid is not None)
         self.operators.append(FlatOperator(kind, tuple(inputs), tuple(outputs), options))
 
     def rename(self, index: int, name: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.backends import litert
-from onnxq.errors import ModelError, OptionError
+from onnxq.errors import BackendError, ModelError, OptionError
 from onnxq.measuring.in_runtime import InRuntime
 from onnxq.runtimes.litert import RUNTIME
 from tests.models import build, f32, feeds_for, images, normal
@@ -253,7 +253,7 @@ def test_a_model_that_picks_is_compared_by_what_it_picks_from(tmp_path: Path) ->
 
 def test_a_float_model_that_cannot_be_said_is_not_timed(tmp_path: Path) -> None:
     def refuses(model: Any, path: Path) -> None:
-        raise litert.BackendError("no")
+        raise BackendError("no")
 
     model = GRAPHS["residual"]()
     target = tmp_path / "net.onnx"

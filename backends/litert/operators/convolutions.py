@@ -14,7 +14,7 @@ from onnxq.backends.litert.placed import Grid, Placed, RefusedError, last
 from onnxq.backends.litert.translation import Translation
 from onnxq.backends.litert.windows import Window, is_same, windows_of
 
-__all__ = ["OPERATORS", "bias"]
+__all__ = ["OPERATORS", "bias", "raised"]
 
 _LINES, _PLANES, _VOLUMES = 3, 4, 5
 """Axes of what a convolution over one, two, three axes reads."""
@@ -38,7 +38,7 @@ def convolution(t: Translation, node: ir.Node) -> None:
         raise RefusedError(f"TensorFlow Lite has no convolution over {rank - 2} axes")
     x, same = _with_padding(t, x, windows)
     if rank == _LINES:
-        x, weight = _raised(t, x), weight[:, :, None]
+        x, weight = raised(t, x), weight[:, :, None]
         windows = [Window(1, 1, 1, 1, 0, 0), *windows]
     channels = x.shape[-1]
     depthwise = groups == channels and groups > 1
@@ -75,7 +75,7 @@ def _made(t: Translation, node: ir.Node, kind: str, inputs: list[int], rank: int
     t.place(value, t.reshaped(wide, (batch, length, channels), order, value.name or ""))
 
 
-def _raised(t: Translation, x: Placed) -> Placed:
+def raised(t: Translation, x: Placed) -> Placed:
     """A line (N, L, C) as a plane of one row."""
     batch, length, channels = x.shape
     return t.reshaped(x, (batch, 1, length, channels), last(_PLANES))
@@ -150,13 +150,13 @@ def transposed(t: Translation, node: ir.Node) -> None:
     if any(gap != 1 for gap in get.get_ints("dilations", ())):
         raise RefusedError("TensorFlow Lite has no transposed convolution with dilations")
     steps, pads = get.get_ints("strides", ()) or (1,) * count, get.get_ints("pads", ()) or (0,) * 2 * count
-    if get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or get.get_ints("output_shape", ()):
         raise RefusedError("its padding is automatic, with sizes that are not known")
     x = t.read(node.inputs[0], last(rank))
     sizes, begins = t.shape(node.outputs[0])[2:], pads[:count]
     kernel = weight.shape[2:]
     if rank == _LINES:
-        x, weight = _raised(t, x), weight[:, :, None]
+        x, weight = raised(t, x), weight[:, :, None]
         sizes, begins, steps, kernel = (1, *sizes), (0, *begins), (1, *steps), (1, *kernel)
     kept = _dense(weight, groups).transpose(1, 2, 3, 0)
     grid = Grid(grid.scale, grid.zero_point, 0) if grid is not None else None

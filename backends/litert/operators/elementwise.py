@@ -22,6 +22,7 @@ _COMPARISONS = {
     "LessOrEqual": "LESS_EQUAL",
     "And": "LOGICAL_AND",
     "Or": "LOGICAL_OR",
+    "Xor": "NOT_EQUAL",
 }
 _SEVERAL = {"Max": "MAXIMUM", "Min": "MINIMUM", "Sum": "ADD"}
 _MOST_AXES = 4
@@ -73,8 +74,6 @@ def _pair(kind: str) -> Callable[[Translation, ir.Node], None]:
 def _check(t: Translation, node: ir.Node, inputs: list[Placed]) -> None:
     if len({one.shape for one in inputs}) > 1 and len(inputs[0].shape) > _MOST_AXES and t.integer:
         raise RefusedError(f"TensorFlow Lite broadcasts {_MOST_AXES} axes at most in integers")
-    if node.op_type == "Div" and inputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.INT32):
-        raise RefusedError(f"TensorFlow Lite does not divide {inputs[0].dtype.name.lower()}")
 
 
 def several(t: Translation, node: ir.Node) -> None:
@@ -93,16 +92,22 @@ def several(t: Translation, node: ir.Node) -> None:
 
 
 def power(t: Translation, node: ir.Node) -> None:
-    """POW, or what is said better: a square, a square root, a division."""
+    """POW, or what is said better: a square, a square root, or one beneath 1."""
     value, exponent = node.outputs[0], t.numbers(node.inputs[1])
+    rank = len(t.shape(value))
     kind: str | None = None
     if exponent is not None and exponent.size == 1 and value.dtype is ir.DataType.FLOAT:
         kind = {2.0: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT"}.get(float(exponent.reshape(-1)[0]))
-    if kind is None:
+    if kind is not None:
+        (x,), order = side_by_side(t, [node.inputs[0]], rank)
+        t.write(value, kind, [x.index], order)
+        return
+    if exponent is None:
         _pair("POW")(t, node)
         return
-    x = t.read(node.inputs[0])
-    t.write(value, kind, [x.index], x.order)
+    (x,), order = side_by_side(t, [node.inputs[0]], rank)
+    wide = exponent.reshape((1,) * (rank - exponent.ndim) + exponent.shape).transpose(order)
+    t.write(value, "POW", [x.index, t.constant("exponent", wide.astype(x.dtype.numpy())).index], order)
 
 
 def select(t: Translation, node: ir.Node) -> None:
