@@ -47,6 +47,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.litert.biased import biased_products
 from onnxq.backends.litert.conversion import convert
+from onnxq.backends.litert.costs import COSTS, DEQUANTIZE, NODE, QUANTIZE
 from onnxq.backends.litert.flat import FlatModel
 from onnxq.backends.litert.packing import packed
 from onnxq.errors import BackendError, ModelError, OptionError
@@ -219,13 +220,17 @@ BACKEND = Backend(
     title="LiteRT (TensorFlow Lite)",
     activation=QuantSpec(signed=True, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
-    rules={rule.op: rule for rule in _RULES},
+    rules={rule.op: replace(rule, cost=COSTS[rule.op]) for rule in _RULES},
     formats={
         "tflite": _FLAT,
         "tflite-int8": replace(_FLAT, write=partial(_write, codes=True), notes=_still_float),
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
     },
+    by_cost=True,
+    quantize_cost=QUANTIZE,
+    dequantize_cost=DEQUANTIZE,
+    node_cost=NODE,
     complete_units=True,
     whole=frozenset(),
     min_opset=20,

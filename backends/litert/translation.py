@@ -22,6 +22,8 @@ from onnxq.graph.values import constant_array, static_shape
 __all__ = ["Translation"]
 
 _FLOAT = ir.DataType.FLOAT
+_MOST_AXES = 4
+"""Of rows that a FULLY_CONNECTED reads."""
 
 
 class Translation:
@@ -186,9 +188,9 @@ class Translation:
         return Placed(index, shape, order, placed.dtype, placed.grid)
 
     def as_rows(self, placed: Placed) -> Placed:
-        """Rows of numbers as they were before a RESHAPE that has left the rows as they are."""
+        """Rows of numbers as they were before a RESHAPE that has left the rows as they are; XNNPACK takes few axes."""
         source = self._shaped.get(placed.index, placed)
-        return source if source.shape[-1] == placed.shape[-1] else placed
+        return source if source.shape[-1] == placed.shape[-1] and len(source.shape) <= _MOST_AXES else placed
 
     # -- writing
 
