@@ -26,7 +26,7 @@ _COUNTS = (
 _ANY_TYPE = frozenset(_MOVES.split())
 _OTHERS: Mapping[str, frozenset[ir.DataType]] = {
     **dict.fromkeys(_COUNTS.split(), frozenset({_INT32, _INT64})),
-    **dict.fromkeys("ABS SIGN POW DIV ARG_MAX ARG_MIN".split(), frozenset({_INT32})),
+    **dict.fromkeys(["ABS", "SIGN", "POW", "DIV", "ARG_MAX", "ARG_MIN"], frozenset({_INT32})),
     **dict.fromkeys(("EQUAL", "NOT_EQUAL"), frozenset({_BOOL, _INT32, _INT64})),
     **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT", "REDUCE_ANY", "REDUCE_ALL"), frozenset({_BOOL})),
 }

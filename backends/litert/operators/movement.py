@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.backends.litert.operators.elementwise import side_by_side
 from onnxq.backends.litert.operators.picking import along, picked
-from onnxq.backends.litert.placed import RefusedError, last, plain, Placed, same_bytes
+from onnxq.backends.litert.placed import Placed, RefusedError, last, plain, same_bytes
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]

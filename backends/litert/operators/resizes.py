@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnxq.backends.litert.operators.convolutions import raised
 from onnxq.backends.litert.operators.picking import along
-from onnxq.backends.litert.placed import Order, Placed, RefusedError, last, plain
+from onnxq.backends.litert.placed import Order, RefusedError, last, plain
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -98,8 +98,8 @@ def _nearest(t: Translation, node: ir.Node) -> None:
     rank, grid = len(before), t.grid_of(value)
     x = t.read(node.inputs[0], last(rank)) if rank in (_LINES, _PLANES) else t.read(node.inputs[0])
     x = t.requantized(x, grid) if grid is not None else x
-    ways = ({"halfPixelCenters": True}, {"alignCorners": True}, {}) if rank == _PLANES and before[:2] == after[:2] else ()
-    for options in ways:
+    pictures = rank == _PLANES and before[:2] == after[:2]
+    for options in ({"halfPixelCenters": True}, {"alignCorners": True}, {}) if pictures else ():
         found = [_taken(old, new, options) for old, new in zip(before, after, strict=True)]
         if all(np.array_equal(one, other) for one, other in zip(found, positions, strict=True)):
             size = t.list_of(after[2:])
@@ -134,10 +134,9 @@ def _coordinates(kind: str, old: int, new: int, scale: np.float32) -> NDArray[np
         return np.zeros(1, np.float32)
     if kind not in _HALF:
         raise RefusedError(f"TensorFlow Lite has no coordinates {kind}")
-    moved = np.float32(0)
-    if kind == "half_pixel_symmetric":
-        moved = np.float32(old) * half * (np.float32(1) - np.float32(new) / (scale * np.float32(old)))
-    return np.asarray(moved + (at + half) / scale - half, np.float32)
+    if kind == "half_pixel_symmetric" and abs(new / old - float(scale)) > _TOLERANCE * float(scale):
+        raise RefusedError("its symmetric coordinates depend on what its scale leaves out")
+    return np.asarray((at + half) / scale - half, np.float32)
 
 
 def _taken(old: int, new: int, options: dict[str, bool]) -> NDArray[np.int64]:
