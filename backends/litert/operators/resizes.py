@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ _LINES, _PLANES = 3, 4
 _TOLERANCE = 1e-6
 """Of a scale beside the ratio of the sizes."""
 _HALF = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-_ROUNDED = {
+_ROUNDED: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round_prefer_floor": lambda at: np.ceil(at - np.float32(0.5)),
@@ -146,7 +147,7 @@ def _taken(old: int, new: int, options: dict[str, bool]) -> NDArray[np.int64]:
         places = np.floor(at * np.float32((old - 1) / (new - 1)) + half)
     else:
         places = np.floor((at + half * bool(options.get("halfPixelCenters"))) * np.float32(old / new))
-    return np.minimum(places.astype(np.int64), old - 1)
+    return np.asarray(np.minimum(places, old - 1), np.int64)
 
 
 OPERATORS = {"Resize": resize}
