@@ -1,26 +1,18 @@
-"""A TensorFlow Lite model as it is put together, and its bytes.
-
-The file is a FlatBuffer after ``schema.fbs`` (tensorflow/compiler/mlir/lite/schema), whose Python classes come with
-the package ai-edge-litert. They are needed for the bytes alone.
-"""
+"""A TensorFlow Lite model as it is put together; :mod:`onnxq.backends.litert.packing` makes a file of it."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.backends.litert.kernels import DATA, require_kernel
 from onnxq.backends.litert.placed import Grid
-from onnxq.backends.litert.versions import version
-from onnxq.errors import BackendError
 
-__all__ = ["TYPES", "FlatModel"]
+__all__ = ["TYPES", "FlatModel", "FlatOperator", "FlatTensor"]
 
 TYPES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT: "FLOAT32",
@@ -33,54 +25,14 @@ TYPES: Mapping[ir.DataType, str] = {
 }
 """Types of tensors that are written."""
 
-_OPTIONS: Mapping[str, str] = {
-    "CONV_2D": "Conv2DOptions",
-    "CONV_3D": "Conv3DOptions",
-    "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions",
-    "TRANSPOSE_CONV": "TransposeConvOptions",
-    "FULLY_CONNECTED": "FullyConnectedOptions",
-    "BATCH_MATMUL": "BatchMatMulOptions",
-    "AVERAGE_POOL_2D": "Pool2DOptions",
-    "MAX_POOL_2D": "Pool2DOptions",
-    "ADD": "AddOptions",
-    "SUB": "SubOptions",
-    "MUL": "MulOptions",
-    "DIV": "DivOptions",
-    "SQUARED_DIFFERENCE": "SquaredDifferenceOptions",
-    "CONCATENATION": "ConcatenationOptions",
-    "SOFTMAX": "SoftmaxOptions",
-    "LEAKY_RELU": "LeakyReluOptions",
-    "GELU": "GeluOptions",
-    "RESHAPE": "ReshapeOptions",
-    "RESIZE_BILINEAR": "ResizeBilinearOptions",
-    "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighborOptions",
-    "MEAN": "ReducerOptions",
-    "SUM": "ReducerOptions",
-    "REDUCE_MAX": "ReducerOptions",
-    "REDUCE_MIN": "ReducerOptions",
-    "REDUCE_PROD": "ReducerOptions",
-    "STRIDED_SLICE": "StridedSliceOptions",
-    "SPLIT_V": "SplitVOptions",
-    "GATHER": "GatherOptions",
-    "MIRROR_PAD": "MirrorPadOptions",
-    "DEPTH_TO_SPACE": "DepthToSpaceOptions",
-    "SPACE_TO_DEPTH": "SpaceToDepthOptions",
-    "CAST": "CastOptions",
-    "ARG_MAX": "ArgMaxOptions",
-    "ARG_MIN": "ArgMinOptions",
-    "CUMSUM": "CumsumOptions",
-    "ONE_HOT": "OneHotOptions",
-    "LOCAL_RESPONSE_NORMALIZATION": "LocalResponseNormalizationOptions",
-}
-"""Operators that say more than their name, and the table of the schema that they say it in."""
-_ALIGNMENT = 16
-"""Bytes that the schema asks data to be aligned to."""
-_LARGEST = 2**31 - 1
-"""Bytes that a FlatBuffer can hold."""
+_FEW = 16
+"""Elements of a constant that is looked for among those that are there."""
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class FlatTensor:
+    """A tensor of the graph: ``data`` of a constant, ``grid`` of integers that stand for real numbers."""
+
     name: str
     shape: tuple[int, ...]
     dtype: ir.DataType
@@ -89,7 +41,9 @@ class _Tensor:
 
 
 @dataclass(frozen=True)
-class _Operator:
+class FlatOperator:
+    """An operator of the graph, its tensors by number, -1 for one that is left out."""
+
     kind: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -103,32 +57,34 @@ class FlatModel:
     Attributes:
         inputs: name → tensor.
         outputs: name → tensor.
+        tensors: all of them.
+        operators: in order.
     """
 
     inputs: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
-    _tensors: list[_Tensor] = field(default_factory=list)
-    _operators: list[_Operator] = field(default_factory=list)
+    tensors: list[FlatTensor] = field(default_factory=list)
+    operators: list[FlatOperator] = field(default_factory=list)
     _constants: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def tensor(self, name: str, shape: Sequence[int], dtype: ir.DataType, grid: Grid | None = None) -> int:
         """A new tensor that an operator, or the caller, fills; its number."""
-        return self._added(_Tensor(name, tuple(shape), dtype, grid, None))
+        return self._added(FlatTensor(name, tuple(shape), dtype, grid, None))
 
     def constant(self, name: str, array: NDArray[Any], grid: Grid | None = None) -> int:
         """A tensor of given numbers; the one that is there where a small one is the same."""
         dtype = ir.DataType.from_numpy(array.dtype)
-        key = (array.shape, dtype, grid, array.tobytes()) if array.size <= _ALIGNMENT else None
+        key = (array.shape, dtype, grid, array.tobytes()) if array.size <= _FEW else None
         if key is not None and key in self._constants:
             return self._constants[key]
-        index = self._added(_Tensor(name, array.shape, dtype, grid, array))
+        index = self._added(FlatTensor(name, array.shape, dtype, grid, array))
         if key is not None:
             self._constants[key] = index
         return index
 
     def constant_again(self, index: int, shape: Sequence[int]) -> int:
         """The numbers of a constant in another shape."""
-        old = self._tensors[index]
+        old = self.tensors[index]
         assert old.data is not None
         return self.constant(old.name, old.data.reshape(shape), old.grid)
 
@@ -138,153 +94,49 @@ class FlatModel:
         Raises:
             RefusedError: TensorFlow Lite does not compute it in the type of its inputs.
         """
-        data = self._tensors[inputs[DATA.get(kind, 0)]]
+        data = self.tensors[inputs[DATA.get(kind, 0)]]
         require_kernel(kind, data.dtype, len(data.shape), on_grid=data.grid is not None)
-        self._operators.append(_Operator(kind, tuple(inputs), tuple(outputs), options))
+        self.operators.append(FlatOperator(kind, tuple(inputs), tuple(outputs), options))
 
     def rename(self, index: int, name: str) -> None:
         """Give a tensor another name."""
-        old = self._tensors[index]
-        self._tensors[index] = _Tensor(name, old.shape, old.dtype, old.grid, old.data)
+        self.tensors[index] = replace(self.tensors[index], name=name)
+
+    def set_grid(self, index: int, grid: Grid) -> None:
+        """Say what the integers of a tensor stand for."""
+        self.tensors[index] = replace(self.tensors[index], grid=grid)
+
+    def of_integers(self) -> list[str]:
+        """Inputs and outputs that are integers, and stand for real numbers."""
+        names = {**self.inputs, **self.outputs}
+        return [name for name, index in names.items() if self.tensors[index].grid is not None]
 
     def is_computed(self, index: int) -> bool:
         """Whether an operator makes a tensor: it is no constant, and no input."""
-        return self._tensors[index].data is None and index not in self.inputs.values()
+        return self.tensors[index].data is None and index not in self.inputs.values()
 
-    def kinds(self) -> list[str]:
-        """The operators, in order."""
-        return [operator.kind for operator in self._operators]
-
-    def to_bytes(self, description: str) -> bytes:
-        """The file.
-
-        Raises:
-            BackendError: it would be larger than a FlatBuffer can be.
-        """
-        size = sum(tensor.data.nbytes for tensor in self._tensors if tensor.data is not None)
-        if size > _LARGEST:
-            raise BackendError(
-                f"its weights are {size / 2**30:.1f} GiB, and a TensorFlow Lite file holds 2",
-                where="litert",
-                hint="Cut the model into parts",
-            )
-        return _Packer(self, description).packed(size)
-
-    def _added(self, tensor: _Tensor) -> int:
-        self._tensors.append(tensor)
-        return len(self._tensors) - 1
-
-
-class _Packer:
-    """Makes the tables of the schema."""
-
-    def __init__(self, model: FlatModel, description: str) -> None:
-        from ai_edge_litert import schema_py_generated
-
-        self.schema: Any = schema_py_generated
-        self.model, self.description = model, description
-        self.codes: dict[tuple[str, int], int] = {}
-        self.buffers: list[Any] = [self.schema.BufferT()]  # the first is empty by convention
-        self.known: dict[bytes, int] = {}
-
-    def packed(self, size: int) -> bytes:
-        """The bytes of the file; ``size``: of its constants."""
-        schema, model = self.schema, self.model
-        graph = schema.SubGraphT()
-        graph.name = "main"
-        graph.tensors = [self._tensor(tensor) for tensor in model._tensors]
-        graph.operators = [self._operator(operator) for operator in model._operators]
-        graph.inputs, graph.outputs = list(model.inputs.values()), list(model.outputs.values())
-        made = schema.ModelT()
-        made.version, made.description = 3, self.description
-        made.subgraphs, made.buffers = [graph], self.buffers
-        made.operatorCodes = [self._code(kind, number) for kind, number in self.codes]
-        made.signatureDefs = [self._signature()]
-        builder = _builder(size + size // 8 + (1 << 16))
-        builder.Finish(made.Pack(builder), b"TFL3")
-        return bytes(builder.Output())
-
-    def _tensor(self, tensor: _Tensor) -> Any:
-        made = self.schema.TensorT()
-        made.name, made.shape, made.hasRank = tensor.name, list(tensor.shape), True
-        made.type = getattr(self.schema.TensorType, TYPES[tensor.dtype])
-        if tensor.data is not None:
-            made.buffer = self._buffer(np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8))
-        if tensor.grid is not None:
-            grid = self.schema.QuantizationParametersT()
-            grid.scale, grid.zeroPoint = list(tensor.grid.scale), list(tensor.grid.zero_point)
-            grid.quantizedDimension = tensor.grid.axis
-            made.quantization = grid
-        return made
-
-    def _buffer(self, data: NDArray[np.uint8]) -> int:
-        """The buffer that holds some bytes: one for all tensors that have them."""
-        digest = hashlib.blake2b(data.data).digest() if data.size else b""
-        if digest not in self.known:
-            buffer = self.schema.BufferT()
-            buffer.data = data
-            self.known[digest] = len(self.buffers)
-            self.buffers.append(buffer)
-        return self.known[digest]
-
-    def _operator(self, operator: _Operator) -> Any:
-        types = [self.model._tensors[index].dtype if index >= 0 else None for index in operator.inputs]
-        ranks = [len(self.model._tensors[index].shape) for index in operator.inputs if index >= 0]
-        number = version(operator.kind, types, max(ranks, default=0), operator.options)
-        made = self.schema.OperatorT()
-        made.opcodeIndex = self.codes.setdefault((operator.kind, number), len(self.codes))
-        made.inputs, made.outputs = list(operator.inputs), list(operator.outputs)
-        table = _OPTIONS.get(operator.kind)
-        if table is not None:
-            made.builtinOptionsType = getattr(self.schema.BuiltinOptions, table)
-            made.builtinOptions = getattr(self.schema, f"{table}T")()
-            for name, value in operator.options.items():
-                if name not in ("grouped",):
-                    assert hasattr(made.builtinOptions, name), (table, name)
-                    setattr(made.builtinOptions, name, self._coded(name, value))
-        return made
-
-    def _coded(self, name: str, value: Any) -> Any:
-        """The number of a word of the schema."""
-        if not isinstance(value, str):
-            return value
-        words = {"padding": "Padding", "mode": "MirrorPadMode"}.get(name, "TensorType")
-        return getattr(getattr(self.schema, words), value)
-
-    def _code(self, kind: str, number: int) -> Any:
-        made = self.schema.OperatorCodeT()
-        made.builtinCode = getattr(self.schema.BuiltinOperator, kind)
-        placeholder = self.schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES
-        made.deprecatedBuiltinCode = min(made.builtinCode, placeholder)
-        made.version = number
-        return made
-
-    def _signature(self) -> Any:
-        made = self.schema.SignatureDefT()
-        made.signatureKey = "serving_default"
-        made.inputs, made.outputs = (
-            [self._mapped(name, index) for name, index in names.items()]
-            for names in (self.model.inputs, self.model.outputs)
+    def pruned(self) -> FlatModel:
+        """The model without operators that nobody reads, and without what only they read."""
+        read, kept = set(self.outputs.values()), list[FlatOperator]()
+        for operator in reversed(self.operators):
+            if read.intersection(operator.outputs):
+                read.update(operator.inputs)
+                kept.append(operator)
+        read.update(*(operator.outputs for operator in kept), self.inputs.values())
+        numbers = {old: new for new, old in enumerate(sorted(read - {-1}))} | {-1: -1}
+        moved = [
+            FlatOperator(one.kind, _renumbered(one.inputs, numbers), _renumbered(one.outputs, numbers), one.options)
+            for one in reversed(kept)
+        ]
+        inputs, outputs = (
+            {name: numbers[index] for name, index in names.items()} for names in (self.inputs, self.outputs)
         )
-        return made
+        return FlatModel(inputs, outputs, [self.tensors[old] for old in sorted(read - {-1})], moved)
 
-    def _mapped(self, name: str, index: int) -> Any:
-        made = self.schema.TensorMapT()
-        made.name, made.tensorIndex = name, index
-        return made
+    def _added(self, tensor: FlatTensor) -> int:
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
 
 
-def _builder(size: int) -> Any:
-    """A builder of FlatBuffers that aligns data as the schema asks for, which that for Python does not by itself."""
-    import flatbuffers
-
-    class Builder(flatbuffers.Builder):  # type: ignore[misc]
-        def CreateNumpyVector(self, x: NDArray[Any]) -> int:  # noqa: N802 - its name in the package
-            self.StartVector(x.itemsize, x.size, _ALIGNMENT)
-            payload = x.tobytes()
-            self.head -= len(payload)
-            self.Bytes[self.head : self.head + len(payload)] = payload
-            self.vectorNumElems = x.size
-            return int(self.EndVector())
-
-    return Builder(size)
+def _renumbered(tensors: Sequence[int], numbers: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(numbers[tensor] for tensor in tensors)

@@ -39,6 +39,7 @@ class Translation:
         self.integer = False
         self._integers = integers
         self._placed: dict[ir.Value, list[Placed]] = {}
+        self._shaped: dict[int, Placed] = {}  # what RESHAPE made -> what it was made of
         self._floats: dict[ir.Value, list[Placed]] = {}  # what DEQUANTIZE made of integers, for float nodes
 
     # -- what nodes are
@@ -56,6 +57,10 @@ class Translation:
         """The grid that a node in integers writes an output on; None of others, and of no real numbers."""
         quantizer = self._quantizer(value) if self.integer and value.dtype is _FLOAT else None
         return _grid(quantizer) if quantizer is not None else None
+
+    def written(self, quantizer: ir.Node) -> Grid:
+        """The grid of a QuantizeLinear."""
+        return _grid(quantizer)
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """The shape of a tensor.
@@ -170,12 +175,20 @@ class Translation:
     def reshaped(self, placed: Placed, shape: Sequence[int], order: Order | None = None, name: str = "") -> Placed:
         """The same elements in another shape."""
         shape, order = tuple(shape), order or plain(len(shape))
-        if placed.shape == shape:
-            return Placed(placed.index, shape, order, placed.dtype, placed.grid)
+        source = self._shaped.get(placed.index, placed)
+        if shape in (placed.shape, source.shape):
+            index = placed.index if placed.shape == shape else source.index
+            return Placed(index, shape, order, placed.dtype, placed.grid)
         index = self.flat.tensor(name or "reshaped", shape, placed.dtype, placed.grid)
         options = {"newShape": list(shape)}
-        self.flat.operator("RESHAPE", [placed.index, self.list_of(shape)], [index], **options)
+        self.flat.operator("RESHAPE", [source.index, self.list_of(shape)], [index], **options)
+        self._shaped[index] = source
         return Placed(index, shape, order, placed.dtype, placed.grid)
+
+    def as_rows(self, placed: Placed) -> Placed:
+        """Rows of numbers as they were before a RESHAPE that has left the rows as they are."""
+        source = self._shaped.get(placed.index, placed)
+        return source if source.shape[-1] == placed.shape[-1] else placed
 
     # -- writing
 
@@ -188,11 +201,13 @@ class Translation:
         found = self._placed.get(value)
         return found[0] if found else None
 
-    def new(self, value: ir.Value, order: Order, shape: Sequence[int] | None = None) -> Placed:
+    def new(
+        self, value: ir.Value, order: Order, shape: Sequence[int] | None = None, grid: Grid | None = None
+    ) -> Placed:
         """A tensor for an output of the node, on its grid where it is in integers; nothing fills it yet."""
         given = self.shape(value)
         stored = reordered(given, order) if shape is None else tuple(shape)
-        grid = self.grid_of(value)
+        grid = grid or self.grid_of(value)
         dtype = ir.DataType.INT8 if grid is not None else _known(value.dtype, value.name or "")
         return Placed(self.flat.tensor(value.name or "", stored, dtype, grid), stored, order, dtype, grid)
 
@@ -292,7 +307,12 @@ class Translation:
             given = self.placed(node.inputs[0]) if node.inputs[0] is not None else None
             if given is None:
                 raise RefusedError("what it reads is not translated")
-            self.place(node.outputs[0], Placed(given.index, given.shape, given.order, given.dtype, _grid(node)))
+            grid = _grid(node)
+            if given.grid is None:  # integers that the model is given
+                self.flat.set_grid(given.index, grid)
+            elif given.grid != grid:
+                raise RefusedError("it takes integers for others than they were quantized to")
+            self.place(node.outputs[0], Placed(given.index, given.shape, given.order, given.dtype, grid))
 
 
 def _grid(node: ir.Node) -> Grid:

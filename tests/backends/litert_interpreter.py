@@ -10,7 +10,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import helper
 
-from onnxq.backends.litert.convert import convert
+from onnxq.backends.litert.conversion import convert
+from onnxq.backends.litert.packing import packed
 from tests.contract import infer
 from tests.models import build
 
@@ -71,7 +72,7 @@ def agrees(model: onnx.ModelProto, feeds: dict[str, Array] | None = None, tolera
     feeds = drawn(model) if feeds is None else feeds
     flat, refused = convert(ir.from_proto(model))
     assert not refused, refused
-    content, wanted = flat.to_bytes("a test"), infer(model, [feeds], optimize=False)
+    content, wanted = packed(flat, "a test"), infer(model, [feeds], optimize=False)
     for reference in (False, True):
         made = computed(content, feeds, reference=reference)
         assert made.keys() == wanted.keys()

@@ -34,7 +34,12 @@ def gemm(t: Translation, node: ir.Node) -> None:
     name = node.inputs[1].name if node.inputs[1] is not None else ""
     stored = t.constant(name or "", kernel, Grid(grid.scale, grid.zero_point, 0) if grid is not None else None)
     if is_vector:
-        t.write(value, "FULLY_CONNECTED", [x.index, stored.index, bias(t, node, x, grid, channels)], (0, 1))
+        rows = t.as_rows(x)
+        shape = (*rows.shape[:-1], channels)
+        made = t.new(value, plain(len(shape)), shape)
+        inputs = [rows.index, stored.index, bias(t, node, x, grid, channels)]
+        t.flat.operator("FULLY_CONNECTED", inputs, [made.index], keepNumDims=len(shape) != 2)
+        t.place(value, t.reshaped(made, t.shape(value)))
         return
     if t.integer:
         raise RefusedError("what it adds is no vector")

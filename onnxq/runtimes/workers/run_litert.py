@@ -8,11 +8,12 @@ A model has fixed sizes. Samples of several rows go through one of a single row 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sys
 from typing import Any
 
 import numpy as np
-from common import RefusedError, Request, serve
+from common import RefusedError, Request, TooSlowError, best_times, serve
 
 NO_ARITHMETIC = frozenset({"DEQUANTIZE", "QUANTIZE", "DELEGATE"})
 
@@ -37,11 +38,60 @@ def run(request: Request) -> dict[str, Any]:
         raise RefusedError(str(error)) from error
     runner = interpreter.get_signature_runner()
     inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    coded = integers_for_floats(path)
     for index, feeds in enumerate(request.feeds()):
-        made = [computed(runner, row) for row in rows(feeds, inputs)]
+        given = {name: quantized(array, inputs[name]) if name in coded else array for name, array in feeds.items()}
+        made = [computed(runner, row) for row in rows(given, inputs)]
+        made = [{n: real(a, outputs[n]) if n in coded else a for n, a in one.items()} for one in made]
         together = [np.concatenate([one[name] for one in made]) if len(made) > 1 else made[0][name] for name in outputs]
         request.write(index, together)
-    return {"outputs": list(outputs), **operators}
+    return {"outputs": list(outputs), **operators, **timed(request, coded)}
+
+
+def timed(request: Request, coded: list[str]) -> dict[str, Any]:
+    """How long a run takes, beside that of the float model, on one thread."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    if request.beside is None:
+        return {}
+    runs = []
+    for path in (request.beside, request.model):
+        interpreter = Interpreter(str(path.with_suffix(".tflite")), num_threads=1)
+        interpreter.allocate_tensors()
+        inputs = {detail["name"]: detail for detail in interpreter.get_input_details()}
+        feeds = {
+            name: quantized(array, inputs[name]) if path == request.model and name in coded else array
+            for name, array in next(request.feeds()).items()
+        }
+        for name, array in rows(feeds, inputs)[0].items():
+            interpreter.set_tensor(inputs[name]["index"], array)
+        runs.append(interpreter.invoke)
+    try:
+        return {"times": best_times(*runs)}
+    except TooSlowError as error:
+        return {"remarks": [f"not timed: {error}"]}
+
+
+def integers_for_floats(path: str) -> list[str]:
+    """Inputs and outputs that are integers here and floats in the model that was translated: its description says."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    with open(path, "rb") as file:
+        said = (schema.Model.GetRootAs(file.read()).Description() or b"").decode()
+    return [str(name) for name in json.loads(said[said.index("[") :])] if "[" in said else []
+
+
+def quantized(array: Any, detail: dict[str, Any]) -> Any:
+    """Floats as the integers of an input."""
+    scale, zero = detail["quantization"]
+    limits = np.iinfo(detail["dtype"])
+    return np.clip(np.rint(array / np.float32(scale)) + zero, limits.min, limits.max).astype(detail["dtype"])
+
+
+def real(array: Any, detail: dict[str, Any]) -> Any:
+    """What integers of an output stand for."""
+    scale, zero = detail["quantization"]
+    return (array.astype(np.float32) - zero) * np.float32(scale)
 
 
 def computed(runner: Any, feeds: dict[str, Any]) -> dict[str, Any]:
