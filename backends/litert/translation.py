@@ -220,19 +220,27 @@ class Translation:
         self.place(value, made)
         return made
 
-    def compute(self, kind: str, inputs: Sequence[Placed], *more: int, shape: Sequence[int] | None = None) -> Placed:
-        """An operator that makes a float on the way, with axes like those of its inputs.
+    def compute(
+        self,
+        kind: str,
+        inputs: Sequence[Placed],
+        *more: int,
+        shape: Sequence[int] | None = None,
+        grid: Grid | None = None,
+    ) -> Placed:
+        """An operator that makes a tensor on the way, with axes like those of its inputs.
 
         Args:
             kind: the operator.
             inputs: tensors in the same order of axes, with as many axes.
             *more: further inputs.
             shape: of the result; what broadcasting makes of those of the inputs unless given.
+            grid: of the result, where it is in integers.
         """
         shape = np.broadcast_shapes(*(one.shape for one in inputs)) if shape is None else tuple(shape)
-        index = self.flat.tensor(kind.lower(), shape, inputs[0].dtype)
+        index = self.flat.tensor(kind.lower(), shape, inputs[0].dtype, grid)
         self.flat.operator(kind, [*(one.index for one in inputs), *more], [index])
-        return Placed(index, shape, inputs[0].order, inputs[0].dtype)
+        return Placed(index, shape, inputs[0].order, inputs[0].dtype, grid)
 
     def scalar(self, number: float, like: Placed) -> Placed:
         """A constant number with as many axes as a tensor, for broadcasting."""

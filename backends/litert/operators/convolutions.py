@@ -150,7 +150,7 @@ def transposed(t: Translation, node: ir.Node) -> None:
     if any(gap != 1 for gap in get.get_ints("dilations", ())):
         raise RefusedError("TensorFlow Lite has no transposed convolution with dilations")
     steps, pads = get.get_ints("strides", ()) or (1,) * count, get.get_ints("pads", ()) or (0,) * 2 * count
-    if get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or get.get_ints("output_shape", ()):
+    if get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or "output_shape" in get:
         raise RefusedError("its padding is automatic, with sizes that are not known")
     x = t.read(node.inputs[0], last(rank))
     sizes, begins = t.shape(node.outputs[0])[2:], pads[:count]

@@ -96,7 +96,7 @@ def scatter_elements(t: Translation, node: ir.Node) -> None:
         raise RefusedError("where it puts elements is computed")
     sizes = t.shape(node.inputs[0])
     axis = node.attributes.get_int("axis", 0) % len(sizes)
-    places = np.stack(np.indices(indices.shape), axis=-1)
+    places: NDArray[Any] = np.moveaxis(np.indices(indices.shape), 0, -1)
     places[..., axis] = indices % sizes[axis]
     _put(t, node, places.reshape(-1, len(sizes)))
 

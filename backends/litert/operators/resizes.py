@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ _LINES, _PLANES = 3, 4
 _TOLERANCE = 1e-6
 """Of a scale beside the ratio of the sizes."""
 _HALF = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-_ROUNDED = {
+_ROUNDED: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round_prefer_floor": lambda at: np.ceil(at - np.float32(0.5)),
@@ -98,10 +99,8 @@ def _nearest(t: Translation, node: ir.Node) -> None:
     rank, grid = len(before), t.grid_of(value)
     x = t.read(node.inputs[0], last(rank)) if rank in (_LINES, _PLANES) else t.read(node.inputs[0])
     x = t.requantized(x, grid) if grid is not None else x
-    ways = (
-        ({"halfPixelCenters": True}, {"alignCorners": True}, {}) if rank == _PLANES and before[:2] == after[:2] else ()
-    )
-    for options in ways:
+    pictures = rank == _PLANES and before[:2] == after[:2]
+    for options in ({"halfPixelCenters": True}, {"alignCorners": True}, {}) if pictures else ():
         found = [_taken(old, new, options) for old, new in zip(before, after, strict=True)]
         if all(np.array_equal(one, other) for one, other in zip(found, positions, strict=True)):
             size = t.list_of(after[2:])
@@ -136,10 +135,9 @@ def _coordinates(kind: str, old: int, new: int, scale: np.float32) -> NDArray[np
         return np.zeros(1, np.float32)
     if kind not in _HALF:
         raise RefusedError(f"TensorFlow Lite has no coordinates {kind}")
-    moved = np.float32(0)
-    if kind == "half_pixel_symmetric":
-        moved = np.float32(old) * half * (np.float32(1) - np.float32(new) / (scale * np.float32(old)))
-    return np.asarray(moved + (at + half) / scale - half, np.float32)
+    if kind == "half_pixel_symmetric" and abs(new / old - float(scale)) > _TOLERANCE * float(scale):
+        raise RefusedError("its symmetric coordinates depend on what its scale leaves out")
+    return np.asarray((at + half) / scale - half, np.float32)
 
 
 def _taken(old: int, new: int, options: dict[str, bool]) -> NDArray[np.int64]:
@@ -149,7 +147,7 @@ def _taken(old: int, new: int, options: dict[str, bool]) -> NDArray[np.int64]:
         places = np.floor(at * np.float32((old - 1) / (new - 1)) + half)
     else:
         places = np.floor((at + half * bool(options.get("halfPixelCenters"))) * np.float32(old / new))
-    return np.minimum(places.astype(np.int64), old - 1)
+    return np.asarray(np.minimum(places, old - 1), np.int64)
 
 
 OPERATORS = {"Resize": resize}
