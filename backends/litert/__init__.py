@@ -63,7 +63,7 @@ from onnxq.graph.passes.hard_sigmoids import hard_sigmoids
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.traverse import all_nodes
 from onnxq.options import Options
-from onnxq.planning.table_rows import activations_read, row
+from onnxq.planning.table_rows import positions, row
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm
@@ -107,15 +107,26 @@ def _refuse_model(model: ir.Model) -> None:
     if refused:
         more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
         said = "; ".join(f"{each.where}: {each.why}" for each in refused[:_SHOWN])
-        raise ModelError(f"TensorFlow Lite cannot hold it: {said}{more}", hint=refused[0].hint)
+        hints = dict.fromkeys(each.hint for each in refused[:_SHOWN])
+        raise ModelError(f"TensorFlow Lite cannot hold it: {said}{more}", hint="; ".join(hints))
 
 
 def _write(quantized: Quantized, path: Path, *, codes: bool) -> list[Path]:
     """The QDQ model, and its translation."""
     flat = _translated(quantized, codes=codes)
-    said = f" {json.dumps(flat.of_integers())}" if codes else ""
+    said = f" {json.dumps(_coded(quantized, flat))}" if codes else ""
     written = packed(flat, f"onnxq {quantized.version}{said}")
     return [*write_rendered(quantized, path), write_bytes(path.with_suffix(_ENDING), written)]
+
+
+def _coded(quantized: Quantized, flat: FlatModel) -> list[str]:
+    """Inputs and outputs that are integers in the file, and floats in the model."""
+    return [name for name in flat.of_integers() if name in _floats_of(quantized.model)]
+
+
+def _floats_of(model: ir.Model) -> list[str]:
+    ends = {value.name or "": value.dtype for value in (*model.graph.inputs, *model.graph.outputs)}
+    return [name for name, dtype in ends.items() if dtype is ir.DataType.FLOAT]
 
 
 def _translated(quantized: Quantized, *, codes: bool) -> FlatModel:
@@ -138,19 +149,22 @@ def _is_between_quantizers(node: ir.Node) -> bool:
     rule = row(BACKEND, node)
     if rule is None or (rule.when is not None and rule.when(node) is not None):
         return False
-    read = [value.producer() for value in activations_read(rule, node)]
+    asked = {*positions(rule, node), *([rule.bias] if rule.bias is not None else [])}
+    read = [value for k, value in enumerate(node.inputs) if k in asked and value is not None]
+    makers = [value.producer() for value in read]
     written = [use.node for value in node.outputs for use in value.uses()]
-    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in read) and all(
-        reader.op_type == "QuantizeLinear" for reader in written
+    return (
+        all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
+        and all(reader.op_type == "QuantizeLinear" for reader in written)
+        and not any(value.is_graph_output() for value in node.outputs)
     )
 
 
 def _still_float(quantized: Quantized) -> list[str]:
     """Inputs and outputs that are no int8, though that was asked for."""
     flat = _translated(quantized, codes=True)
-    graph, done = quantized.model.graph, flat.of_integers()
-    ends = {value.name: value.dtype for value in (*graph.inputs, *graph.outputs)}
-    left = [name for name, dtype in ends.items() if dtype is ir.DataType.FLOAT and name not in done]
+    done = flat.of_integers()
+    left = [name for name in _floats_of(quantized.model) if name not in done]
     said = [f"{', '.join(map(repr, left))}: float in the TensorFlow Lite file, too"] if left else []
     rest = len(quantized.plan.kept_float)
     return [*said, f"{rest} operators stay float: --placement all leaves as few as can be"] if rest else said

@@ -51,7 +51,7 @@ def convert(model: ir.Model, integers: Collection[str] = (), *, codes: bool = Fa
     model = model.clone()
     refused = _with_sizes(model)
     if refused:
-        return FlatModel(), refused
+        return FlatModel(), refused + _unknown_whatever_the_sizes(model)
     t = Translation(model, integers)
     for value in model.graph.inputs:
         why = _why_not(partial(_input, t, value, codes=codes))
@@ -63,6 +63,18 @@ def convert(model: ir.Model, integers: Collection[str] = (), *, codes: bool = Fa
     if not refused:
         _outputs(t, model.graph, codes=codes)
     return (t.flat if refused else t.flat.pruned()), refused
+
+
+def _unknown_whatever_the_sizes(model: ir.Model) -> list[Refused]:
+    """Nodes that are not translated and do not become constants where the sizes of inputs are fixed."""
+    found, computed = list[Refused](), set(model.graph.inputs)
+    for node in model.graph:
+        if node.op_type in ("Shape", "Size") or not computed.intersection(node.inputs):
+            continue
+        computed.update(node.outputs)
+        if _is_unknown(node):
+            found.append(Refused(describe(node), _unknown(node)))
+    return found
 
 
 def _why_not(translate: Callable[[], None]) -> str | None:
@@ -83,13 +95,14 @@ def _with_sizes(model: ir.Model) -> list[Refused]:
             why = (
                 f"its sizes {value.shape if value.shape is not None else ''} are free, and TensorFlow Lite's are fixed"
             )
-            free.append(Refused(f"input {value.name!r}", " ".join(why.split()), f"Fix them: {how_to_fix(value)}"))
+            free.append(Refused(f"input {value.name!r}", " ".join(why.split()), f"Fix its sizes: {how_to_fix(value)}"))
         elif sizes and not isinstance(sizes[0], int):
             value.shape = ir.Shape([1, *sizes[1:]])
     if free:
         return free
     for value in model.graph.outputs:
-        value.shape = None
+        if value.producer() is not None:  # an input or a constant knows its own
+            value.shape = None
     while True:
         infer_shapes(model)
         if not [note for note in fold_constants(model) if not note.node]:
@@ -113,16 +126,25 @@ def _node(t: Translation, node: ir.Node) -> None:
     elif node.op_type == "DequantizeLinear":
         t.dequantize(node)
     else:
-        translate = OPERATORS.get(node.op_type) if node.domain == "" else None
-        if translate is None:
-            raise RefusedError(f"onnxq does not say {full_type(node)} in TensorFlow Lite")
+        if _is_unknown(node):
+            raise RefusedError(_unknown(node))
         t.enter(node)
-        translate(t, node)
+        OPERATORS[node.op_type](t, node)
+
+
+def _is_unknown(node: ir.Node) -> bool:
+    known = node.op_type in OPERATORS or node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    return node.domain != "" or not known
+
+
+def _unknown(node: ir.Node) -> str:
+    return f"onnxq does not say {full_type(node)} in TensorFlow Lite"
 
 
 def _is_missing(t: Translation, value: ir.Value | None) -> bool:
     """Whether a tensor that a node reads is there for want of its maker's translation only."""
-    return value is not None and value.producer() is not None and t.stored(value) is None and t.placed(value) is None
+    made = value is not None and (value.producer() is not None or value.is_graph_input())
+    return made and value is not None and t.stored(value) is None and t.placed(value) is None
 
 
 def _outputs(t: Translation, graph: ir.Graph, *, codes: bool) -> None:

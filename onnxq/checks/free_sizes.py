@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import onnx_ir as ir
 
 __all__ = ["how_to_fix"]
@@ -12,4 +14,4 @@ def how_to_fix(value: ir.Value) -> str:
     rank = len(value.shape) if value.shape is not None else 0
     sizes = ",".join(str(size) if isinstance(size, int) else f"SIZE{k}" for k, size in enumerate(value.shape or ()))
     tool = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
-    return f"{tool} --input_name {value.name} --input_shape {sizes if rank else 'SIZES'} IN.onnx OUT.onnx"
+    return f"{tool} --input_name {shlex.quote(value.name or '')} --input_shape {sizes if rank else 'SIZES'} IN.onnx OUT.onnx"

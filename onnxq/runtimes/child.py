@@ -41,12 +41,15 @@ MISSING = 3
 """Exit code of a script whose runtime is not installed."""
 REFUSED = 4
 """Exit code of a script whose runtime does not take the model."""
+UNFIT = 5
+"""Exit code of a script whose runtime does not take the samples."""
 _BEAT = 1.0
 """Seconds between two looks at how far a script is."""
 _SAID = 8
 """Lines of what a runtime wrote that a message holds."""
 _NO_MODULE = ("ImportError: ", "ModuleNotFoundError: ")
 """How the last line begins where the script could not import what it needs: that is no fault of the artifact."""
+_UNFIT = "Give samples of the sizes that it was written for"
 _REFUSED = "Leave what it means in float (--exclude NODE, named as in the model), or cut out what is float already"
 _OF_ANOTHER = "If another tool than onnxq wrote it: 'onnxq deploy' writes a quantized model for a target"
 _SIMULATION = "; or do without it: verify --simulation"
@@ -144,8 +147,11 @@ def examine(
         if done.returncode == MISSING or (done.returncode and _last_line(done.stderr).startswith(_NO_MODULE)):
             raise _not_installed(runtime, _last_line(done.stderr), _SIMULATION)
         if done.returncode or not (results / "report.json").is_file():
-            said = _last_line(done.stderr) if done.returncode == REFUSED else _without_tracebacks(done.stderr)
-            if done.returncode < 0:
+            told = done.returncode in (REFUSED, UNFIT)
+            said = _last_line(done.stderr) if told else _without_tracebacks(done.stderr)
+            if done.returncode == UNFIT:
+                how, hint = "does not take the samples", _UNFIT
+            elif done.returncode < 0:
                 how, hint = f"crashed (signal {-done.returncode})", None
             else:
                 how, hint = "does not take the artifact", _REFUSED if done.returncode == REFUSED else _OF_ANOTHER

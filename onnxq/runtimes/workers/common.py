@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RefusedError", "Request", "TooSlowError", "best_times", "first_line", "serve"]
+__all__ = ["RefusedError", "Request", "SamplesError", "TooSlowError", "best_times", "first_line", "serve"]
 
-MISSING, REFUSED = 3, 4
+MISSING, REFUSED, UNFIT = 3, 4, 5
 BUDGET, ROW = 0.4, 0.01
 """Seconds of all runs of a model that is timed, and of runs in a row."""
 LEAST = 3
@@ -25,6 +25,10 @@ LONGEST = 10.0
 
 class RefusedError(Exception):
     """The runtime does not take the model, for the reason that the message gives."""
+
+
+class SamplesError(Exception):
+    """The runtime takes the model, and not the samples."""
 
 
 class TooSlowError(Exception):
@@ -124,8 +128,9 @@ def serve(version: Callable[[], str], run: Callable[[Request], dict[str, Any]]) 
     request = Request(sys.argv[1])
     try:
         report = {"version": found, **run(request)}
-    except RefusedError as error:
+    except (RefusedError, SamplesError) as error:
         print(" ".join(str(error).split()), file=sys.stderr, flush=True)
-        os._exit(REFUSED)  # libraries that have failed may crash as the process ends
+        # libraries that have failed may crash as the process ends
+        os._exit(REFUSED if isinstance(error, RefusedError) else UNFIT)
     (request.results / "report.json").write_text(json.dumps(report))
     return 0

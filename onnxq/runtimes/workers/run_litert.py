@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from common import RefusedError, Request, TooSlowError, best_times, serve
+from common import RefusedError, Request, SamplesError, TooSlowError, best_times, serve
 
 NO_ARITHMETIC = frozenset({"DEQUANTIZE", "QUANTIZE", "DELEGATE"})
 
@@ -43,8 +43,7 @@ def run(request: Request) -> dict[str, Any]:
         given = {name: quantized(array, inputs[name]) if name in coded else array for name, array in feeds.items()}
         made = [computed(runner, row) for row in rows(given, inputs)]
         made = [{n: real(a, outputs[n]) if n in coded else a for n, a in one.items()} for one in made]
-        together = [np.concatenate([one[name] for one in made]) if len(made) > 1 else made[0][name] for name in outputs]
-        request.write(index, together)
+        request.write(index, [together(name, [one[name] for one in made]) for name in outputs])
     return {"outputs": list(outputs), **operators, **timed(request, coded)}
 
 
@@ -102,16 +101,25 @@ def computed(runner: Any, feeds: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows(feeds: dict[str, Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """A sample as the model takes it: as it is, or row by row where it has one row."""
-    wanted = {name: tuple(inputs[name]["shape"]) for name in feeds}
-    if all(feeds[name].shape == shape for name, shape in wanted.items()):
+    """A sample as the model takes it: as it is, or row by row where that takes one row of some inputs."""
+    wanted = {name: tuple(map(int, inputs[name]["shape"])) for name in feeds}
+    several = [name for name, shape in wanted.items() if feeds[name].shape != shape]
+    if not several:
         return [feeds]
-    counts = {array.shape[0] for array in feeds.values() if array.ndim}
-    single = all(shape[:1] == (1,) and feeds[name].shape[1:] == shape[1:] for name, shape in wanted.items())
+    counts = {feeds[name].shape[:1] for name in several}
+    single = all(wanted[name][:1] == (1,) and feeds[name].shape[1:] == wanted[name][1:] for name in several)
     if len(counts) != 1 or not single:
-        sizes = ", ".join(f"{name!r} {feeds[name].shape} for {shape}" for name, shape in wanted.items())
-        raise RefusedError(f"samples are of other sizes than the model: {sizes}")
-    return [{name: array[k : k + 1] for name, array in feeds.items()} for k in range(counts.pop())]
+        sizes = ", ".join(f"{name!r} {feeds[name].shape} for {wanted[name]}" for name in several)
+        raise SamplesError(f"they are of other sizes than the model: {sizes}")
+    (count,) = counts.pop()
+    return [{n: a[k : k + 1] if n in several else a for n, a in feeds.items()} for k in range(count)]
+
+
+def together(name: str, made: list[Any]) -> Any:
+    """An output of all rows of a sample."""
+    if len(made) > 1 and made[0].shape[:1] != (1,):
+        raise SamplesError(f"of samples of several rows output {name!r} has no rows, but {made[0].shape}")
+    return np.concatenate(made) if len(made) > 1 else made[0]
 
 
 def operators_of(interpreter: Any) -> dict[str, list[str]]:
