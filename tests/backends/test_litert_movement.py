@@ -63,8 +63,8 @@ def test_more_axes_are_transposed() -> None:
     ],
 )
 def test_parts_of_a_tensor(start: list[int], end: list[int], axes: list[int], steps: list[int]) -> None:
-    lists = {name: np.array(numbers) for name, numbers in zip("suat", (start, end, axes, steps), strict=True)}
-    behind("Slice (c, s, u, a, t)", **lists)
+    lists = [np.array(numbers) for numbers in (start, end, axes, steps)]
+    behind("Slice (c, s, u, a, t)", s=lists[0], u=lists[1], a=lists[2], t=lists[3])
 
 
 def test_a_part_between_computed_places_is_refused() -> None:

@@ -100,7 +100,7 @@ def test_layers_are_normalized(axis: int) -> None:
 def test_channels_are_normalized(sizes: str) -> None:
     scale, bias = normal(3), normal(3, seed=2)
     agrees(one("InstanceNormalization (x, s, b)", f"2, 3, {sizes}", s=scale, b=bias))
-    numbers = {"s": scale, "b": bias, "m": normal(3, seed=3), "v": np.abs(normal(3, seed=4))}
+    numbers: dict[str, Any] = {"s": scale, "b": bias, "m": normal(3, seed=3), "v": np.abs(normal(3, seed=4))}
     agrees(one("BatchNormalization (x, s, b, m, v)", f"2, 3, {sizes}", **numbers))
 
 
