@@ -16,6 +16,8 @@ __all__ = ["TYPES", "FlatModel", "FlatOperator", "FlatTensor"]
 
 TYPES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT: "FLOAT32",
+    ir.DataType.FLOAT16: "FLOAT16",
+    ir.DataType.DOUBLE: "FLOAT64",
     ir.DataType.INT8: "INT8",
     ir.DataType.UINT8: "UINT8",
     ir.DataType.INT16: "INT16",
@@ -59,12 +61,14 @@ class FlatModel:
         outputs: name → tensor.
         tensors: all of them.
         operators: in order.
+        in_float: nodes of the plan's integers that are float in a form which it has for floats alone.
     """
 
     inputs: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     tensors: list[FlatTensor] = field(default_factory=list)
     operators: list[FlatOperator] = field(default_factory=list)
+    in_float: list[str] = field(default_factory=list)
     _constants: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def tensor(self, name: str, shape: Sequence[int], dtype: ir.DataType, grid: Grid | None = None) -> int:
@@ -131,7 +135,7 @@ class FlatModel:
         inputs, outputs = (
             {name: numbers[index] for name, index in names.items()} for names in (self.inputs, self.outputs)
         )
-        return FlatModel(inputs, outputs, [self.tensors[old] for old in sorted(read - {-1})], moved)
+        return FlatModel(inputs, outputs, [self.tensors[old] for old in sorted(read - {-1})], moved, self.in_float)
 
     def _added(self, tensor: FlatTensor) -> int:
         self.tensors.append(tensor)
