@@ -146,6 +146,10 @@ def _outputs(t: Translation, graph: ir.Graph, *, codes: bool) -> None:
 
 def _copied(t: Translation, given: Placed) -> Placed:
     """The same numbers in a tensor of their own."""
+    constant = t.flat.numbers(given.index)
+    if constant is not None:
+        index = t.flat.constant("", constant, given.grid, alone=True)
+        return Placed(index, given.shape, given.order, given.dtype, given.grid)
     index = t.flat.tensor("copy", given.shape, given.dtype, given.grid)
     shape = t.flat.constant("shape", np.array(given.shape, np.int32))
     t.flat.operator("RESHAPE", [given.index, shape], [index], newShape=list(given.shape))

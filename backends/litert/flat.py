@@ -75,10 +75,10 @@ class FlatModel:
         """A new tensor that an operator, or the caller, fills; its number."""
         return self._added(FlatTensor(name, tuple(shape), dtype, grid, None))
 
-    def constant(self, name: str, array: NDArray[Any], grid: Grid | None = None) -> int:
-        """A tensor of given numbers; the one that is there where a small one is the same."""
+    def constant(self, name: str, array: NDArray[Any], grid: Grid | None = None, *, alone: bool = False) -> int:
+        """A tensor of given numbers: the one that is there where a small one is the same, unless it is to be alone."""
         dtype = ir.DataType.from_numpy(array.dtype)
-        key = (array.shape, dtype, grid, array.tobytes()) if array.size <= _FEW else None
+        key = (array.shape, dtype, grid, array.tobytes()) if array.size <= _FEW and not alone else None
         if key is not None and key in self._constants:
             return self._constants[key]
         index = self._added(FlatTensor(name, array.shape, dtype, grid, array))
@@ -114,6 +114,10 @@ class FlatModel:
         """Inputs and outputs that are integers, and stand for real numbers."""
         names = {**self.inputs, **self.outputs}
         return [name for name, index in names.items() if self.tensors[index].grid is not None]
+
+    def numbers(self, index: int) -> NDArray[Any] | None:
+        """The numbers of a constant; None of other tensors."""
+        return self.tensors[index].data
 
     def is_computed(self, index: int) -> bool:
         """Whether an operator makes a tensor: it is no constant, and no input."""

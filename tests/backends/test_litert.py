@@ -219,6 +219,46 @@ def test_an_output_that_is_an_input_or_another_output_is_a_tensor_of_its_own(tmp
     assert [*found.outputs] == ["same", "y", "again"] and max(found.lsb.values()) <= 1
 
 
+def test_an_output_that_is_a_constant_is_there(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 8] x) => (float[1, 8] y, float[2, 3] fixed) {
+            y = Gemm (x, w)
+            fixed = Identity (numbers)
+        }""",
+        w=normal(8, 8),
+        numbers=normal(2, 3, seed=1, scale=1.0),
+    )
+    written(model, tmp_path)
+    found = onnxq.verify(tmp_path / "net.onnx", feeds_for(model, seed=3), backend="litert")
+    assert found.outputs["fixed"].sqnr > 40
+
+
+def test_a_bias_in_float_is_rounded_to_the_product_of_the_scales(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            xq = QuantizeLinear (x, s, z)
+            xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear <axis = 0> (w, t, u)
+            c = Conv (xd, wd, b)
+            cq = QuantizeLinear (c, s, z)
+            y = DequantizeLinear (cq, s, z)
+        }""",
+        w=np.random.default_rng(0).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8),
+        b=f32([0.5, -0.25, 1.0, -1.0]),
+        s=f32(0.04),
+        z=np.int8(3),
+        t=f32([0.01, 0.02, 0.005, 0.01]),
+        u=np.zeros(4, np.int8),
+    )
+    import onnx_ir as ir
+
+    target = tmp_path / "net.onnx"
+    onnx.save(model, target)
+    litert.BACKEND.runtime_file(ir.from_proto(model), target)  # type: ignore[misc]
+    found = onnxq.verify(target, feeds_for(model, seed=3), backend="litert")
+    assert max(found.lsb.values()) <= 1
+
+
 def test_what_is_shared_is_stored_once_and_aligned(tmp_path: Path) -> None:
     from ai_edge_litert import schema_py_generated as schema
 
