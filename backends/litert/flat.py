@@ -99,7 +99,7 @@ class FlatModel:
             RefusedError: TensorFlow Lite does not compute it in the type of its inputs.
         """
         data = self.tensors[inputs[DATA.get(kind, 0)]]
-        require_kernel(kind, data.dtype, len(data.shape), on_grid=data.grid is not None)
+        require_kernel(kind, data.dtype, data.shape, on_grid=data.grid is not None)
         self.operators.append(FlatOperator(kind, tuple(inputs), tuple(outputs), options))
 
     def rename(self, index: int, name: str) -> None:
