@@ -52,10 +52,12 @@ def pool(t: Translation, node: ir.Node) -> None:
         "filterHeight": windows[0].kernel,
         "filterWidth": windows[1].kernel,
     }
-    made = t.new(value, last(_PLANES), (batch, *counts, channels))
+    grid = t.grid_of(value)
+    made = t.new(value, last(_PLANES), (batch, *counts, channels), grid=x.grid if grid is not None else None)
     t.flat.operator("MAX_POOL_2D" if largest else "AVERAGE_POOL_2D", [x.index], [made.index], **options)
     if shares is not None and not (shares == 1).all():
         made = _shared(t, made, shares)
+    made = t.requantized(made, grid, value.name or "") if grid is not None else made  # pools keep the grid they read
     shape = reordered(t.shape(value), last(rank))
     t.place(value, t.reshaped(made, shape, last(rank), value.name or ""))
 
