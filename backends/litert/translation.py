@@ -131,6 +131,11 @@ class Translation:
             found = self._in_float(value, found[0])
         return self._in_order(found, order, value.name or "")
 
+    def read_on_grid(self, node: ir.Node, order: Order | None = None) -> Placed:
+        """The first tensor that a node reads, on the grid that it writes: for kernels that copy codes."""
+        x, grid = self.read(node.inputs[0], order), self.grid_of(node.outputs[0])
+        return x if grid is None else self.requantized(x, grid)
+
     def read_codes(self, value: ir.Value | None, order: Order | None = None) -> Placed:
         """The same, integers as they are also for a node in float."""
         before, self.integer = self.integer, True

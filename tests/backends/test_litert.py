@@ -178,9 +178,9 @@ def test_kernels_that_write_one_grid_have_it() -> None:
             "node 'picks' (NonZero)",
         ),
         (
-            "(float[5, 1, 4] x) => (float[5, 1, 1, 6] y) { [cell] y = GRU <hidden_size = 6> (x, w, r) }",
+            "(float[900, 1, 4] x) => (float[900, 1, 1, 6] y) { [cell] y = GRU <hidden_size = 6> (x, w, r) }",
             {"w": normal(1, 18, 4), "r": normal(1, 18, 6)},
-            "node 'cell' (GRU)",
+            "node 'cell' (GRU): it has 900 steps",
         ),
     ],
 )

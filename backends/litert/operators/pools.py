@@ -94,8 +94,9 @@ def _shared(t: Translation, means: Placed, shares: NDArray[np.float64]) -> Place
 def over_all(t: Translation, node: ir.Node) -> None:
     """MEAN or REDUCE_MAX over all axes between batch and channels."""
     rank = len(t.shape(node.inputs[0]))
-    x = t.read(node.inputs[0], last(rank))
-    kind = "MEAN" if node.op_type == "GlobalAveragePool" else "REDUCE_MAX"
+    mean = node.op_type == "GlobalAveragePool"
+    x = t.read(node.inputs[0], last(rank)) if mean else t.read_on_grid(node, last(rank))
+    kind = "MEAN" if mean else "REDUCE_MAX"
     inputs = [x.index, t.list_of(range(1, rank - 1))]
     t.write(node.outputs[0], kind, inputs, last(rank), keepDims=True)
 
