@@ -13,8 +13,8 @@ order of their axes. What TensorFlow Lite has in float alone (a layer normalizat
 between DEQUANTIZE and QUANTIZE.
 
 Of the model's inputs a first axis of free size becomes 1, other free sizes must be fixed; a model with an operator that
-is not translated (recurrent layers, If and Loop, sizes that follow from data) is refused before data is run, and
-``onnxq check`` says the same.
+is not translated (If and Loop, sizes that follow from data, recurrent layers of more than 128 steps) is refused before
+data is run, and ``onnxq check`` says the same. Recurrent layers are written out step by step, in float.
 
 Placement ``auto`` decides by what LiteRT's kernels cost on a CPU (:mod:`onnxq.backends.litert.costs`): convolutional
 nets are in integers as a whole but for a Softmax or Sigmoid at their end, and of transformers the layers, not the
@@ -40,6 +40,7 @@ phones, GPUs, Coral's Edge TPU.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -73,6 +74,7 @@ __all__ = ["BACKEND"]
 
 _ENDING = ".tflite"
 _ONNX_ALONE = ("qdq", "fake-quantize")
+_PLANES = 4
 _SHOWN = 3
 """Nodes that a message names."""
 
@@ -160,14 +162,29 @@ def _is_between_quantizers(node: ir.Node) -> bool:
     )
 
 
-def _still_float(quantized: Quantized) -> list[str]:
-    """Inputs and outputs that are no int8, though that was asked for."""
-    flat = _translated(quantized, codes=True)
-    done = flat.of_integers()
-    left = [name for name in _floats_of(quantized.model) if name not in done]
-    said = [f"{', '.join(map(repr, left))}: float in the TensorFlow Lite file, too"] if left else []
+def _said_of(quantized: Quantized, *, codes: bool) -> list[str]:
+    """What is float in the file though it is in integers in the plan, or was asked for in integers."""
+    flat = _translated(quantized, codes=codes)
+    said = [f"in float in the TensorFlow Lite file, which has that form for floats alone: {_listed(flat.in_float)}"]
+    said = said if flat.in_float else []
+    if not codes:
+        return said
+    left = [name for name in _floats_of(quantized.model) if name not in flat.of_integers()]
+    said += [f"float in the TensorFlow Lite file, too: {_listed(left)}"] if left else []
     rest = len(quantized.plan.kept_float)
     return [*said, f"{rest} operators stay float: --placement all leaves as few as can be"] if rest else said
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def _of_planes(node: ir.Node) -> str | None:
+    """A convolution over one axis or two."""
+    weight = node.inputs[1]
+    volumes = weight is not None and weight.shape is not None and len(weight.shape) > _PLANES
+    return "TensorFlow Lite convolves volumes in float" if volumes else None
 
 
 def _rises(node: ir.Node) -> str | None:
@@ -176,7 +193,7 @@ def _rises(node: ir.Node) -> str | None:
 
 
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, when=_of_planes),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis),
@@ -205,6 +222,7 @@ _FLAT = Format(
     beside=(_ENDING,),
     compiled=(_ENDING,),
     refuses=_refuse_model,
+    notes=partial(_said_of, codes=False),
 )
 
 BACKEND = Backend(
@@ -215,7 +233,7 @@ BACKEND = Backend(
     rules={rule.op: replace(rule, cost=COSTS[rule.op]) for rule in _RULES},
     formats={
         "tflite": _FLAT,
-        "tflite-int8": replace(_FLAT, write=partial(_write, codes=True), notes=_still_float),
+        "tflite-int8": replace(_FLAT, write=partial(_write, codes=True), notes=partial(_said_of, codes=True)),
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
     },

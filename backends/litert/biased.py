@@ -37,10 +37,9 @@ def biased_products(model: ir.Model) -> list[Note]:
             continue
         gemm = ir.node("Gemm", [data, node.inputs[1], bias], name=node.name)
         stand_for(gemm, [node, add])
-        wide = bias.shape
-        assert wide is not None
-        columns = wide[-1]
-        assert isinstance(columns, int)
+        weight = constant_array(node.inputs[1])
+        assert weight is not None
+        columns = weight.shape[1]
         replace_nodes([node, add], gemm)
         between_reshapes(gemm, [[-1, sizes[-1]], None, None], [-1, columns], [*sizes[:-1], columns], namer)
         count += 1

@@ -60,8 +60,9 @@ def convert(model: ir.Model, integers: Collection[str] = (), *, codes: bool = Fa
         why = _why_not(partial(_node, t, node))
         missing = any(_is_missing(t, value) for value in node.inputs)  # then the reason lies before it
         refused += [Refused(describe(node), why)] if why is not None and not missing else []
-    if not refused:
-        _outputs(t, model.graph, codes=codes)
+    for value in model.graph.outputs if not refused else ():
+        why = _why_not(partial(_output, t, value, codes=codes))
+        refused += [Refused(f"output {value.name!r}", why)] if why is not None else []
     return (t.flat if refused else t.flat.pruned()), refused
 
 
@@ -128,8 +129,16 @@ def _node(t: Translation, node: ir.Node) -> None:
     else:
         if _is_unknown(node):
             raise RefusedError(_unknown(node))
+        translate = OPERATORS[node.op_type]
         t.enter(node)
-        OPERATORS[node.op_type](t, node)
+        try:
+            translate(t, node)
+        except RefusedError:
+            if not t.integer:
+                raise
+            t.integer = False  # a form that it has for floats alone, between DEQUANTIZE and QUANTIZE
+            translate(t, node)
+            t.flat.in_float.append(node.name or "")
 
 
 def _is_unknown(node: ir.Node) -> bool:
@@ -143,24 +152,26 @@ def _unknown(node: ir.Node) -> str:
 
 def _is_missing(t: Translation, value: ir.Value | None) -> bool:
     """Whether a tensor that a node reads is there for want of its maker's translation only."""
-    made = value is not None and (value.producer() is not None or value.is_graph_input())
-    return made and value is not None and t.stored(value) is None and t.placed(value) is None
+    return value is not None and t.stored(value) is None and t.placed(value) is None
 
 
-def _outputs(t: Translation, graph: ir.Graph, *, codes: bool) -> None:
+def _output(t: Translation, value: ir.Value, *, codes: bool) -> None:
     t.integer = False
-    for value in graph.outputs:
-        name, order = value.name or "", plain(len(t.shape(value)))
-        is_code = codes or value.dtype is not ir.DataType.FLOAT
-        made = t.read_codes(value, order) if is_code else t.read_in_order_first(value, order)
-        if made.index in t.flat.outputs.values() or not t.flat.is_computed(made.index):
-            made = _copied(t, made)
-        t.flat.rename(made.index, name)
-        t.flat.outputs[name] = made.index
+    name, order = value.name or "", plain(len(t.shape(value)))
+    is_code = codes or value.dtype is not ir.DataType.FLOAT
+    made = t.read_codes(value, order) if is_code else t.read_in_order_first(value, order)
+    if made.index in t.flat.outputs.values() or not t.flat.is_computed(made.index):
+        made = _copied(t, made)
+    t.flat.rename(made.index, name)
+    t.flat.outputs[name] = made.index
 
 
 def _copied(t: Translation, given: Placed) -> Placed:
     """The same numbers in a tensor of their own."""
+    constant = t.flat.numbers(given.index)
+    if constant is not None:
+        index = t.flat.constant("", constant, given.grid, alone=True)
+        return Placed(index, given.shape, given.order, given.dtype, given.grid)
     index = t.flat.tensor("copy", given.shape, given.dtype, given.grid)
     shape = t.flat.constant("shape", np.array(given.shape, np.int32))
     t.flat.operator("RESHAPE", [given.index, shape], [index], newShape=list(given.shape))

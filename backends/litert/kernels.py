@@ -6,7 +6,7 @@ around, they compute as if it had one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -36,20 +36,24 @@ DATA: Mapping[str, int] = {"ONE_HOT": 2, "SCATTER_ND": 1, "SELECT_V2": 1, "TRANS
 _MOST_AXES = {"PAD": 5, "PADV2": 5, "BATCH_MATMUL": 5}
 
 
-def require_kernel(kind: str, dtype: ir.DataType, rank: int, *, on_grid: bool) -> None:
+def require_kernel(kind: str, dtype: ir.DataType, shape: Sequence[int], *, on_grid: bool) -> None:
     """See that an operator can be computed.
 
     Args:
         kind: of the operator.
         dtype: of what it computes with.
-        rank: axes of that.
+        shape: of that.
         on_grid: whether that stands for real numbers.
 
     Raises:
         RefusedError: LiteRT has no kernel for it.
     """
-    if rank > _MOST_AXES.get(kind, rank):
+    if len(shape) > _MOST_AXES.get(kind, len(shape)):
         raise RefusedError(f"TensorFlow Lite's {kind} has {_MOST_AXES[kind]} axes at most")
+    if 0 in shape and kind not in _ANY_TYPE:
+        raise RefusedError("a tensor that it reads has no elements")
     real = dtype is ir.DataType.FLOAT or on_grid
+    if dtype in (ir.DataType.FLOAT16, ir.DataType.DOUBLE) and kind not in ("CAST", "RESHAPE"):
+        raise RefusedError(f"TensorFlow Lite has no {kind} of {dtype.name.lower()}")
     if not real and kind not in _ANY_TYPE and dtype not in _OTHERS.get(kind, frozenset()):
         raise RefusedError(f"TensorFlow Lite has no {kind} of {dtype.name.lower()}")

@@ -131,6 +131,11 @@ class Translation:
             found = self._in_float(value, found[0])
         return self._in_order(found, order, value.name or "")
 
+    def read_on_grid(self, node: ir.Node, order: Order | None = None) -> Placed:
+        """The first tensor that a node reads, on the grid that it writes: for kernels that copy codes."""
+        x, grid = self.read(node.inputs[0], order), self.grid_of(node.outputs[0])
+        return x if grid is None else self.requantized(x, grid)
+
     def read_codes(self, value: ir.Value | None, order: Order | None = None) -> Placed:
         """The same, integers as they are also for a node in float."""
         before, self.integer = self.integer, True
@@ -147,6 +152,9 @@ class Translation:
         return self._in_order(self._in_float(value, codes), order, value.name or "")
 
     def _in_float(self, value: ir.Value, given: Placed) -> list[Placed]:
+        constant = self.flat.numbers(given.index)
+        if constant is not None and given.grid is not None:
+            self._floats[value] = [self.constant(value.name or "", _real(constant, given.grid), order=given.order)]
         if value not in self._floats:
             index = self.flat.tensor(f"{value.name}", given.shape, _FLOAT)
             self.flat.operator("DEQUANTIZE", [given.index], [index])
@@ -278,14 +286,17 @@ class Translation:
         """Integers, or floats, on another grid."""
         if placed.grid == grid:
             return placed
+        constant = self.flat.numbers(placed.index)
+        if constant is not None:
+            real = constant if placed.grid is None else _real(constant, placed.grid)
+            return self.constant(name, _codes(real, grid), grid, placed.order)
         index = self.flat.tensor(name, placed.shape, ir.DataType.INT8, grid)
         self.flat.operator("QUANTIZE", [placed.index], [index])
         return Placed(index, placed.shape, placed.order, ir.DataType.INT8, grid)
 
     def code(self, number: float, grid: Grid) -> int:
         """The int8 that stands for a number."""
-        code = np.rint(np.float32(number) / np.float32(grid.scale[0])) + grid.zero_point[0]
-        return int(np.clip(code, -128, 127))
+        return int(_codes(np.asarray(number, np.float32), grid))
 
     # -- quantizers
 
@@ -329,6 +340,12 @@ def _grid(node: ir.Node) -> Grid:
     rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
     axis = node.attributes.get_int("axis", 1)
     return Grid.of(scale, zero, axis % rank if scale.size > 1 and rank else 0)
+
+
+def _codes(array: NDArray[Any], grid: Grid) -> NDArray[np.int8]:
+    """The int8 that stand for numbers, on a grid of one scale."""
+    codes = np.rint(np.asarray(array, np.float32) / np.float32(grid.scale[0])) + grid.zero_point[0]
+    return np.asarray(np.clip(codes, -128, 127), np.int8)
 
 
 def _real(array: NDArray[Any], grid: Grid) -> NDArray[Any]:

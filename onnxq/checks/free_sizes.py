@@ -13,5 +13,5 @@ def how_to_fix(value: ir.Value) -> str:
     """The command that gives an input of a model fixed sizes, with sizes to be filled in."""
     rank = len(value.shape) if value.shape is not None else 0
     sizes = ",".join(str(size) if isinstance(size, int) else f"SIZE{k}" for k, size in enumerate(value.shape or ()))
-    tool = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
-    return f"{tool} --input_name {shlex.quote(value.name or '')} --input_shape {sizes if rank else 'SIZES'} IN.onnx OUT.onnx"
+    tool, name = "python -m onnxruntime.tools.make_dynamic_shape_fixed", shlex.quote(value.name or "")
+    return f"{tool} --input_name {name} --input_shape {sizes if rank else 'SIZES'} IN.onnx OUT.onnx"

@@ -114,7 +114,7 @@ def test_what_stays_float_of_int8_inputs_and_outputs_is_said(tmp_path: Path) -> 
     made = onnxq.quantize(
         model, feeds_for(model), backend="litert", options=Options(format="tflite-int8", exclude=("norm",))
     )
-    assert any("'x'" in note and "float in the TensorFlow Lite file" in note for note in made.notes)
+    assert any("float in the TensorFlow Lite file, too: 'x'" in note for note in made.notes), made.notes
 
 
 def test_a_batch_of_free_size_is_one_and_samples_of_several_rows_are_run_one_by_one(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_kernels_that_write_one_grid_have_it() -> None:
             "node 'picks' (NonZero)",
         ),
         (
-            "(float[5, 1, 4] x) => (float[5, 1, 1, 6] y) { [cell] y = GRU <hidden_size = 6> (x, w, r) }",
+            "(float[900, 1, 4] x) => (float[900, 1, 1, 6] y) { [cell] y = GRU <hidden_size = 6> (x, w, r) }",
             {"w": normal(1, 18, 4), "r": normal(1, 18, 6)},
-            "node 'cell' (GRU)",
+            "node 'cell' (GRU): it has 900 steps",
         ),
     ],
 )
@@ -217,6 +217,46 @@ def test_an_output_that_is_an_input_or_another_output_is_a_tensor_of_its_own(tmp
     written(model, tmp_path)
     found = onnxq.verify(tmp_path / "net.onnx", feeds_for(model, seed=3), backend="litert")
     assert [*found.outputs] == ["same", "y", "again"] and max(found.lsb.values()) <= 1
+
+
+def test_an_output_that_is_a_constant_is_there(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 8] x) => (float[1, 8] y, float[2, 3] fixed) {
+            y = Gemm (x, w)
+            fixed = Identity (numbers)
+        }""",
+        w=normal(8, 8),
+        numbers=normal(2, 3, seed=1, scale=1.0),
+    )
+    written(model, tmp_path)
+    found = onnxq.verify(tmp_path / "net.onnx", feeds_for(model, seed=3), backend="litert")
+    assert found.outputs["fixed"].sqnr > 40
+
+
+def test_a_bias_in_float_is_rounded_to_the_product_of_the_scales(tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            xq = QuantizeLinear (x, s, z)
+            xd = DequantizeLinear (xq, s, z)
+            wd = DequantizeLinear <axis = 0> (w, t, u)
+            c = Conv (xd, wd, b)
+            cq = QuantizeLinear (c, s, z)
+            y = DequantizeLinear (cq, s, z)
+        }""",
+        w=np.random.default_rng(0).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8),
+        b=f32([0.5, -0.25, 1.0, -1.0]),
+        s=f32(0.04),
+        z=np.int8(3),
+        t=f32([0.01, 0.02, 0.005, 0.01]),
+        u=np.zeros(4, np.int8),
+    )
+    import onnx_ir as ir
+
+    target = tmp_path / "net.onnx"
+    onnx.save(model, target)
+    litert.BACKEND.runtime_file(ir.from_proto(model), target)  # type: ignore[misc]
+    found = onnxq.verify(target, feeds_for(model, seed=3), backend="litert")
+    assert max(found.lsb.values()) == pytest.approx(1, abs=1e-3)
 
 
 def test_what_is_shared_is_stored_once_and_aligned(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from onnxq.backends.litert.operators import (
     padding,
     picking,
     pools,
+    recurrent,
     reductions,
     resizes,
 )
@@ -35,6 +36,7 @@ _FAMILIES = (
     padding,
     picking,
     pools,
+    recurrent,
     reductions,
     resizes,
 )

@@ -16,6 +16,8 @@ from onnxq.backends.litert.windows import Window, is_same, windows_of
 
 __all__ = ["OPERATORS", "bias", "raised"]
 
+_NEAR = 1e-6
+"""Between scales that are the same but for their rounding."""
 _LINES, _PLANES, _VOLUMES = 3, 4, 5
 """Axes of what a convolution over one, two, three axes reads."""
 
@@ -117,16 +119,21 @@ def bias(t: Translation, node: ir.Node, x: Placed, weight: Grid | None, channels
     TensorFlow Lite's integer kernels want one.
     """
     value = node.inputs[2] if len(node.inputs) > 2 else None
-    found = t.stored(value) if value is not None else (np.zeros(channels, np.int32 if t.integer else np.float32), None)
+    found = (np.zeros(channels, np.float32), None) if value is None else t.stored(value)
     if found is None:
         raise RefusedError("its bias is computed")
     name = (value.name if value is not None else None) or f"{node.name}_bias"
+    real = found[0] if value is None else t.numbers(value)
+    assert real is not None
     if not t.integer:
-        array = t.numbers(value) if value is not None else found[0]
-        return t.constant(name, np.asarray(array, np.float32).reshape(-1)).index
+        return t.constant(name, np.asarray(real, np.float32).reshape(-1)).index
     assert x.grid is not None and weight is not None
     scales = np.float32(x.grid.scale[0]) * np.array(weight.scale, np.float32)
-    return t.constant(name, found[0].astype(np.int32).reshape(-1), Grid.of(scales, np.zeros(scales.shape))).index
+    array, grid = found
+    if grid is None or not np.allclose(grid.scale, scales, rtol=_NEAR, atol=0) or any(grid.zero_point):
+        limits = np.iinfo(np.int32)
+        array = np.clip(np.rint(real.reshape(-1).astype(np.float64) / scales), limits.min, limits.max)
+    return t.constant(name, array.astype(np.int32).reshape(-1), Grid.of(scales, np.zeros(scales.shape))).index
 
 
 def _name(node: ir.Node, position: int) -> str:

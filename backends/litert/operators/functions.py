@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.placed import Grid, Placed, RefusedError
+from onnxq.backends.litert.placed import Grid, Placed, RefusedError, plain
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -190,14 +190,14 @@ def _thresholded(t: Translation, node: ir.Node, x: Placed) -> Placed:
 
 def identity(t: Translation, node: ir.Node) -> None:
     """The same tensor."""
-    x = t.read(node.inputs[0])
-    grid = t.grid_of(node.outputs[0])
-    t.place(node.outputs[0], t.requantized(x, grid) if grid is not None else x)
+    t.place(node.outputs[0], t.read_on_grid(node))
 
 
 def cast(t: Translation, node: ir.Node) -> None:
     """CAST."""
-    x, value = t.read(node.inputs[0]), node.outputs[0]
+    value = node.outputs[0]
+    halves = value.dtype in (ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+    x = t.read(node.inputs[0], plain(len(t.shape(value))) if halves else None)  # nothing moves these
     if value.dtype is x.dtype:
         t.place(value, x)
         return

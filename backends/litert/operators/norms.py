@@ -79,21 +79,6 @@ def over_pictures(t: Translation, node: ir.Node) -> None:
     _finish(t, node, made)
 
 
-def over_groups(t: Translation, node: ir.Node) -> None:
-    """GroupNormalization: the channels of each group of each sample together."""
-    rank, groups = len(t.shape(node.inputs[0])), node.attributes.get_int("num_groups", 1)
-    x = t.read(node.inputs[0], last(rank))
-    parted = t.reshaped(x, (*x.shape[:-1], groups, x.shape[-1] // groups))
-    axes = (*range(1, rank - 1), rank)
-    made = t.reshaped(_normalized(t, parted, axes, node.attributes.get_float("epsilon", 1e-5)), x.shape, x.order)
-    for kind, value in zip(("MUL", "ADD"), node.inputs[1:], strict=True):
-        array = t.numbers(value)
-        if array is None:
-            raise RefusedError("its scale or its bias is computed")
-        made = t.compute(kind, [made, _channels(t, array.repeat(x.shape[-1] // array.size), made)])
-    _finish(t, node, made)
-
-
 def _channels(t: Translation, array: Any, x: Placed) -> Placed:
     """Numbers of channels, the second axis, or of the only one's elements, which share one."""
     shape = [1] * len(x.shape)
@@ -146,7 +131,6 @@ def over_neighbours(t: Translation, node: ir.Node) -> None:
 
 OPERATORS: dict[str, Any] = {
     "BatchNormalization": alone,
-    "GroupNormalization": over_groups,
     "InstanceNormalization": over_pictures,
     "LRN": over_neighbours,
     "LayerNormalization": over_last,

@@ -53,7 +53,7 @@ def pad(t: Translation, node: ir.Node) -> None:
     if pads is None:
         raise RefusedError("its padding is computed")
     rank = len(t.shape(node.inputs[0]))
-    x = t.read(node.inputs[0])
+    x = t.read_on_grid(node)
     axes = t.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else np.arange(rank)
     if axes is None:
         raise RefusedError("its axes are computed")

@@ -52,10 +52,12 @@ def pool(t: Translation, node: ir.Node) -> None:
         "filterHeight": windows[0].kernel,
         "filterWidth": windows[1].kernel,
     }
-    made = t.new(value, last(_PLANES), (batch, *counts, channels))
+    grid = t.grid_of(value)
+    made = t.new(value, last(_PLANES), (batch, *counts, channels), grid=x.grid if grid is not None else None)
     t.flat.operator("MAX_POOL_2D" if largest else "AVERAGE_POOL_2D", [x.index], [made.index], **options)
     if shares is not None and not (shares == 1).all():
         made = _shared(t, made, shares)
+    made = t.requantized(made, grid, value.name or "") if grid is not None else made  # pools keep the grid they read
     shape = reordered(t.shape(value), last(rank))
     t.place(value, t.reshaped(made, shape, last(rank), value.name or ""))
 
@@ -92,8 +94,9 @@ def _shared(t: Translation, means: Placed, shares: NDArray[np.float64]) -> Place
 def over_all(t: Translation, node: ir.Node) -> None:
     """MEAN or REDUCE_MAX over all axes between batch and channels."""
     rank = len(t.shape(node.inputs[0]))
-    x = t.read(node.inputs[0], last(rank))
-    kind = "MEAN" if node.op_type == "GlobalAveragePool" else "REDUCE_MAX"
+    mean = node.op_type == "GlobalAveragePool"
+    x = t.read(node.inputs[0], last(rank)) if mean else t.read_on_grid(node, last(rank))
+    kind = "MEAN" if mean else "REDUCE_MAX"
     inputs = [x.index, t.list_of(range(1, rank - 1))]
     t.write(node.outputs[0], kind, inputs, last(rank), keepDims=True)
 

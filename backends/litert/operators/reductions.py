@@ -39,9 +39,10 @@ def reduce(t: Translation, node: ir.Node) -> None:
 
 def _reduced(t: Translation, node: ir.Node, kind: str, x: Placed) -> None:
     rank = len(x.shape)
+    x = t.read_on_grid(node) if kind in ("REDUCE_MAX", "REDUCE_MIN") else x
     axes, keeps = axes_of(t, node, rank), node.attributes.get_int("keepdims", 1) == 1
     if not axes:  # then it is the same tensor
-        t.place(node.outputs[0], x)
+        t.place(node.outputs[0], t.read_on_grid(node))
         return
     order = x.order if keeps else _without(x.order, axes)
     stored = [x.order.index(axis) for axis in axes]

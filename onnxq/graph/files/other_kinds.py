@@ -32,7 +32,7 @@ def other_kind(path: Path) -> tuple[str, str] | None:
         beside = path.with_suffix(".onnx")
         made = f"Give the ONNX model beside it, '{beside}', where onnxq wrote the two"
         convert = "Convert the model that it was made of with tf2onnx"
-        return "a TensorFlow Lite model", made if beside.is_file() else convert
+        return "a TensorFlow Lite model", made if beside != path and beside.is_file() else convert
     text = head.lstrip().lower()
     if text.startswith(_WEB):
         return "a web page, as a download that failed leaves", "Download the model again"

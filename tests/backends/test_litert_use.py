@@ -1,0 +1,108 @@
+"""LiteRT: models and samples of kinds that users have, and what they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxq
+from onnxq import Options
+from onnxq.errors import ModelError, VerificationError
+from tests.models import build, f32, feeds_for, normal
+
+pytest.importorskip("ai_edge_litert")
+ALL = Options(placement="all")
+
+
+def test_outputs_that_are_constants_or_inputs(tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 8] x) => (float[1, 8] y, float[8, 8] w, float[1, 8] x) { y = Gemm (x, w) }", w=normal(8, 8)
+    )
+    target = tmp_path / "net.onnx"
+    onnxq.quantize(model, feeds_for(model), backend="litert", output=target, options=ALL)
+    found = onnxq.verify(target, feeds_for(model, seed=3), backend="litert")
+    assert {name: errors.sqnr for name, errors in found.outputs.items()} == dict.fromkeys("ywx", np.inf)
+
+
+def test_integers_of_the_model_are_no_codes_of_floats(tmp_path: Path) -> None:
+    model = build(
+        "(uint8[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { f = DequantizeLinear (x, s, z) \n y = Conv (f, w) }",
+        w=normal(4, 3, 1, 1),
+        s=f32(1 / 255),
+        z=np.uint8(0),
+    )
+    feeds = [{"x": np.random.default_rng(k).integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)} for k in range(4)]
+    target, options = tmp_path / "net.onnx", Options(format="tflite-int8")
+    onnxq.quantize(model, feeds, backend="litert", output=target, options=options)
+    assert onnxq.verify(target, feeds, backend="litert").outputs["y"].sqnr > 60
+
+
+def test_layers_of_a_model_whose_last_layer_is_float(tmp_path: Path) -> None:
+    """What it reads has quantizers all the same, as onnxruntime's target and others leave them."""
+    model = build(
+        "(float[1, 8] x) => (float[1, 4] y) { a = Gemm (x, w, b) \n r = Relu (a) \n y = Gemm (r, v, c) }",
+        w=normal(8, 8),
+        b=normal(8, seed=1),
+        v=normal(8, 4, seed=2),
+        c=normal(4, seed=3),
+    )
+    given = tmp_path / "given.onnx"
+    onnxq.quantize(model, feeds_for(model), output=given, options=ALL)
+    target = tmp_path / "net.onnx"
+    made = onnxq.deploy(given, backend="litert", output=target)
+    assert [*made.plan.quantized.values()] == ["Gemm"]
+    found = onnxq.verify(target, feeds_for(model, seed=3), backend="litert", layers=True)
+    assert found.layers_missing is None and max(layer.steps for layer in found.layers) <= 1
+    assert len(found.integer) == len(found.floating) == 1
+
+
+def two_rows(extra: str) -> onnx.ModelProto:
+    return build(
+        f"(float[N, 4] x, float[4] v) => (float[N, 4] y{extra}) {{ a = Gemm (x, w) \n y = Add (a, v) \n "
+        "z = ReduceMax <keepdims = 0> (y) }",
+        w=normal(4, 4),
+    )
+
+
+def test_samples_of_several_rows_of_some_inputs(tmp_path: Path) -> None:
+    model, target = two_rows(""), tmp_path / "net.onnx"
+    feeds = feeds_for(model, N=3)
+    onnxq.quantize(model, feeds, backend="litert", output=target, options=ALL)
+    assert onnxq.verify(target, feeds, backend="litert").lsb["y"] <= 1
+
+
+def test_samples_that_do_not_fit_are_named_and_not_the_model(tmp_path: Path) -> None:
+    model, target = two_rows(", float z"), tmp_path / "net.onnx"
+    onnxq.quantize(model, feeds_for(model, N=3), backend="litert", output=target, options=ALL)
+    with pytest.raises(VerificationError, match=r"does not take the samples: .* output 'z' has no rows") as caught:
+        onnxq.verify(target, feeds_for(model, N=3), backend="litert")
+    assert caught.value.hint is not None and "exclude" not in caught.value.hint
+
+
+def test_all_that_is_in_the_way_is_said_at_once() -> None:
+    model = build(
+        """(float[1, A, 8] x, float[2, B] state) => (float[C, D, E] y, int64[3, F] i) {
+            [sizes] s = Shape (x)
+            [filled] z = ConstantOfShape (s)
+            [picks] i = NonZero (x)
+            y = Identity (z)
+        }"""
+    )
+    model.graph.input[1].name = "the state"
+    (found,) = [each for each in onnxq.check(model, backend="litert") if "TensorFlow Lite" in each.what]
+    said = f"{found.what} {found.hint}"
+    assert "input 'x': its sizes [1,A,8]" in said and "node 'picks' (NonZero)" in said
+    assert "filled" not in said, "it is a constant once the sizes are fixed"
+    assert "--input_name x --input_shape 1,SIZE1,8" in said
+    assert "--input_name 'the state' --input_shape 2,SIZE1" in said and "Cut the model there" in said
+
+
+def test_the_file_itself_in_place_of_the_model_beside_it(tmp_path: Path) -> None:
+    model = build("(float[1, 8] x) => (float[1, 8] y) { y = Gemm (x, w) }", w=normal(8, 8))
+    onnxq.quantize(model, feeds_for(model), backend="litert", output=tmp_path / "net.onnx")
+    with pytest.raises(ModelError) as caught:
+        onnxq.verify(tmp_path / "net.tflite", feeds_for(model), backend="litert")
+    assert f"'{tmp_path / 'net.onnx'}'" in str(caught.value) and "tf2onnx" not in str(caught.value)
