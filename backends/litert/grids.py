@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +17,14 @@ __all__ = ["fit_grids"]
 
 _FIXED = {"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 128, 0), "LogSoftmax": (16 / 256, 127)}
 """Scale and zero point that the kernels of these operators write."""
-_LEAST = 2.0**-18
+_OF_SUM = 2.0**-18
 """Least scale of a sum, as a share of its operands': at half of that ADD's kernel ends the program."""
+_OF_PRODUCTS = 1 / 255
+"""Least scale of a layer's result, as a share of its products': XNNPACK takes no file with 1/256 of that or less."""
 
 
 def fit_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
-    """Give what kernels write by themselves its grid, and sums that are far smaller than their operands a wider one.
+    """Give what kernels write by themselves its grid, and what is far smaller than what it is made of a wider one.
 
     Args:
         model: the float model.
@@ -30,22 +32,25 @@ def fit_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]
         numbers: changed in place: tied sites together, biases as the scales of data and weight then ask for.
     """
     makers = {value.name: node for node in all_nodes(model) for value in node.outputs}
-    tensors = {site.tensor: site.name for site in plan.sites if site.name in numbers}
+    sites = {site.tensor: site for site in plan.sites if site.name in numbers}
     changed: dict[str, QParams] = {}
+
+    def scale(value: ir.Value | None) -> float:
+        """The largest scale of a tensor; 0 of one that has none."""
+        site = sites.get(value.name or "") if value is not None else None
+        return float(changed.get(plan.root(site).name, numbers[site.name]).scale.max()) if site is not None else 0.0
+
     for site in plan.sites:
-        old, maker = numbers.get(site.name), makers.get(site.tensor)
-        if old is None or maker is None or site.tied_to is not None or site.role != "activation":
+        maker = makers.get(site.tensor)
+        if site.name not in numbers or maker is None or site.role != "activation":
             continue
-        if maker.op_type in _FIXED:
-            scale, zero = _FIXED[maker.op_type]
-            changed[site.name] = replace(
-                old, scale=np.asarray(scale, np.float32), zero_point=np.asarray(zero, np.int64)
-            )
-        elif maker.op_type in ("Add", "Sub") and maker.name in plan.quantized:
-            read = [numbers[tensors[v.name]] for v in maker.inputs if v is not None and v.name in tensors]
-            least = max((float(one.scale.max()) for one in read), default=0.0) * _LEAST
-            if float(old.scale) < least:
-                changed[site.name] = replace(old, scale=np.asarray(least, np.float32))
+        name = plan.root(site).name
+        old = changed.get(name, numbers[site.name])
+        if maker.op_type in _FIXED and site.tied_to is None:
+            fixed, zero = _FIXED[maker.op_type]
+            changed[name] = replace(old, scale=np.asarray(fixed, np.float32), zero_point=np.asarray(zero, np.int64))
+        elif float(old.scale) < (least := _least(_layer(maker, plan), plan, scale)):
+            changed[name] = replace(old, scale=np.asarray(least, np.float32))
     for site in plan.sites:
         root = plan.root(site).name
         if root in changed:
@@ -55,3 +60,19 @@ def fit_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]
         fit_biases(model, plan, fitted)
         numbers.update(fitted)
     return []
+
+
+def _layer(maker: ir.Node, plan: Plan) -> ir.Node:
+    """The node that an absorbed activation function is computed with; any other node itself."""
+    before = maker.inputs[0].producer() if maker.name in plan.absorbed and maker.inputs[0] is not None else None
+    return before if before is not None else maker
+
+
+def _least(node: ir.Node, plan: Plan, scale: Callable[[ir.Value | None], float]) -> float:
+    """The least scale of a node's output that kernels take."""
+    if node.name not in plan.quantized:
+        return 0.0
+    if node.op_type in ("Add", "Sub"):
+        return max(map(scale, node.inputs)) * _OF_SUM
+    layer = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")
+    return scale(node.inputs[0]) * scale(node.inputs[1]) * _OF_PRODUCTS if layer else 0.0

@@ -106,3 +106,25 @@ def test_the_file_itself_in_place_of_the_model_beside_it(tmp_path: Path) -> None
     with pytest.raises(ModelError) as caught:
         onnxq.verify(tmp_path / "net.tflite", feeds_for(model), backend="litert")
     assert f"'{tmp_path / 'net.onnx'}'" in str(caught.value) and "tf2onnx" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layer", ["Conv", "Gemm"])
+def test_a_result_far_smaller_than_its_products_has_a_scale_that_the_kernel_takes(layer: str, tmp_path: Path) -> None:
+    """XNNPACK takes no file in which the scale of a layer's result is less than a 256th of that of its products."""
+    model = build(
+        f"""(float[1, 2, 1, 1] x) => (float[1, 2, 1, 1] y) {{
+            flat = Flatten (x)
+            a = {layer} ({"x" if layer == "Conv" else "flat"}, w)
+            r = Relu (a)
+            s = Reshape (r, as)
+            y = Conv (s, v)
+        }}""",
+        w=np.array([[1, -1], [-1, 1]], np.float32).reshape(2, 2, *([1, 1] if layer == "Conv" else [])),
+        v=normal(2, 2, 1, 1),
+        **{"as": np.array([1, 2, 1, 1])},
+    )
+    feeds = [{"x": np.full((1, 2, 1, 1), 255 * k, np.float32) + np.float32([[[[0]], [[0.001]]]])} for k in range(8)]
+    target = tmp_path / "net.onnx"
+    onnxq.quantize(model, feeds, backend="litert", output=target, options=ALL)
+    found = onnxq.verify(target, feeds, backend="litert", layers=True)
+    assert max(layer.steps for layer in found.layers) <= 1 and found.layers_missing is None
