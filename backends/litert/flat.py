@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,11 +139,27 @@ class FlatModel:
         inputs, outputs = (
             {name: numbers[index] for name, index in names.items()} for names in (self.inputs, self.outputs)
         )
-        return FlatModel(inputs, outputs, [self.tensors[old] for old in sorted(read - {-1})], moved, self.in_float)
+        tensors = [self.tensors[old] for old in sorted(read - {-1})]
+        return FlatModel(
+            inputs, outputs, _named_once(tensors, {*inputs.values(), *outputs.values()}), moved, self.in_float
+        )
 
     def _added(self, tensor: FlatTensor) -> int:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
+
+
+def _named_once(tensors: Sequence[FlatTensor], first: Collection[int]) -> list[FlatTensor]:
+    """Tensors with names that none of them shares: other tools take one by its name. Some keep theirs."""
+    taken, made = {tensors[index].name for index in first}, list[FlatTensor]()
+    for index, tensor in enumerate(tensors):
+        name, count = tensor.name, 0
+        while index not in first and name in taken:
+            count += 1
+            name = f"{tensor.name}_{count}"
+        taken.add(name)
+        made.append(tensor if name == tensor.name else replace(tensor, name=name))
+    return made
 
 
 def _renumbered(tensors: Sequence[int], numbers: Mapping[int, int]) -> tuple[int, ...]:

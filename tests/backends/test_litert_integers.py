@@ -113,6 +113,8 @@ for _where in (
     'mode = "nearest"',
 ):
     case(f"Resize {_where}", f"Resize <{_where}> (x, , s)", "1, 3, 8, 6", s=f32([1, 1, 1.5, 2]))
+_gate = 's = Sigmoid (x)\n y = Resize <mode = "linear"> (s, , f)'
+case("Resize to a smaller grid", _gate, "2, 3, 8", f=f32([1, 1, 2]))
 case("Resize by gathering", 'Resize <nearest_mode = "ceil"> (x, , s)', "1, 3, 8, 6", s=f32([1, 1, 2, 2]))
 for _mode in ("constant", "reflect", "edge", "wrap"):
     _pads = np.array([0, 0, -1, 1, 0, 0, 1, 0])

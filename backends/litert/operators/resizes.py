@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnxq.backends.litert.operators.convolutions import raised
 from onnxq.backends.litert.operators.picking import along
-from onnxq.backends.litert.placed import Order, RefusedError, last, plain
+from onnxq.backends.litert.placed import Order, RefusedError, last, plain, reordered
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -58,16 +58,14 @@ def _linear(t: Translation, node: ir.Node) -> None:
         if abs(new / old - float(scale)) > _TOLERANCE * float(scale):
             raise RefusedError(f"TensorFlow Lite resizes by the ratio of the sizes, {new / old:g}, not by {scale:g}")
     options = _between(node.attributes.get_string("coordinate_transformation_mode", "half_pixel"), before, after)
-    x = t.read(node.inputs[0], order)
+    x, sizes = t.read(node.inputs[0], order), reordered(after, order)
+    x, wide = (raised(t, x), (sizes[0], 1, *sizes[1:])) if len(order) == _LINES else (x, sizes)
     grid = t.grid_of(value)
-    x = t.requantized(x, grid) if grid is not None else x
-    if len(order) == _PLANES:
-        t.write(value, "RESIZE_BILINEAR", [x.index, t.list_of([after[k] for k in order[1:3]])], order, **options)
-        return
-    batch, channels, length = after
-    made = t.new(value, last(_PLANES), (batch, 1, length, channels))
-    t.flat.operator("RESIZE_BILINEAR", [raised(t, x).index, t.list_of([1, length])], [made.index], **options)
-    t.place(value, t.reshaped(made, (batch, length, channels), order, value.name or ""))
+    made = t.new(value, x.order, wide, grid=x.grid if grid is not None else None)
+    t.flat.operator("RESIZE_BILINEAR", [x.index, t.list_of(wide[1:3])], [made.index], **options)
+    # only then on the grid of the result: a smaller one cuts off what is between the elements, not these
+    made = t.requantized(made, grid, value.name or "") if grid is not None else made
+    t.place(value, t.reshaped(made, sizes, order, value.name or ""))
 
 
 def _planes(before: tuple[int, ...], after: tuple[int, ...]) -> Order:
