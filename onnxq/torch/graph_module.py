@@ -124,8 +124,8 @@ class GraphModule(torch.nn.Module):
         if len(inputs) > len(names):
             raise OptionError(f"{len(inputs)} tensors for {len(names)} inputs", where="the module's inputs")
         parts = {root: self.quantizers[key] for root, key in self._sites.items()}
-        constants: dict[str, Tensor] = {
-            tensor: self.weights.get_parameter(key) for tensor, key in self._trained.items()
+        constants: dict[str, Tensor] = {  # of a replica of DataParallel they are no parameters
+            tensor: getattr(self.weights, key) for tensor, key in self._trained.items()
         }
         for tensor, (data, weight) in self._biases.items():
             bias = constants[tensor]

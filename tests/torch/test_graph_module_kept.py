@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_another_one_computes_the_same_and_is_taken_back(copied, backend: str, t
 
 def test_a_graph_deeper_than_python_recurses() -> None:
     depth = 600
-    weights = {f"w{k}": f32(np.eye(4)) for k in range(depth)}
+    weights: dict[str, Any] = {f"w{k}": f32(np.eye(4)) for k in range(depth)}
     steps = "\n".join(f"t{k + 1} = MatMul(t{k}, w{k})" for k in range(depth))
     model = build(f"(float[1,4] t0) => (float[1,4] t{depth}) {{\n{steps}\n}}", **weights)
     feeds = [{"t0": f32(np.random.default_rng(k).normal(size=(1, 4)))} for k in range(4)]
