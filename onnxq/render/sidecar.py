@@ -135,7 +135,9 @@ def put_together(
                 what = f"the table names tensor {name!r}, which the model does not have"
                 raise BackendError(what, where=backend.name)
             shape = values[name].shape
-            check_table_numbers(name, qp, shape.dims if shape is not None else None, stored=role == "bias")
+            beyond = role == "weight" and backend.weight_zero_points == "beyond"
+            dims = shape.dims if shape is not None else None
+            check_table_numbers(name, qp, dims, stored=role == "bias", beyond=beyond)
             readers = tuple(Edge(use.node.name or "", use.idx) for use in values[name].uses())
             made = role == "activation" and values[name].producer() is not None
             sites.append(Site(name, name, role, qp.spec, readers, produced=made and not backend.inputs_only))
