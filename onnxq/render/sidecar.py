@@ -83,7 +83,8 @@ def take_apart(quantized: Quantized, weights: WeightForm = "grid") -> Parts:
             value = constants[name]
             array = constant_array(value)
             assert array is not None
-            if (name in taken and taken[name] != numbers) or len(site.readers) < len(value.uses()):
+            in_float = len(site.readers) < len(value.uses()) or value.is_graph_output()
+            if (name in taken and taken[name] != numbers) or in_float:
                 value = _copy(value, namer)
                 for edge in site.readers:
                     nodes[edge.node].replace_input_with(edge.index, value)
