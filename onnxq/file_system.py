@@ -20,6 +20,7 @@ __all__ = [
     "keep_mode",
     "temporary_beside",
     "whole_file",
+    "write_bytes",
     "write_text",
 ]
 
@@ -162,4 +163,15 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+    return Path(path)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Write a file of bytes, see :func:`whole_file`.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content)
     return Path(path)

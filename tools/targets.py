@@ -43,6 +43,8 @@ FORMATS = {
     "ncnn": "float ONNX and a table of scales, which ncnn2int8 reads",
     "int8": "float ONNX and its table, and beside them the int8 model of ncnn itself (needs ncnn and pnnx)",
     "gfpq": "float ONNX and a JSON file with the clip value of each layer's inputs",
+    "tflite": "qdq, and beside it the TensorFlow Lite file, inputs and outputs as the model has them",
+    "tflite-int8": "the same with int8 inputs and outputs where they are quantized, as microcontrollers have them",
     "tengine": "float ONNX and a text file with scale and zero point of each tensor",
 }
 """What the formats of all targets are, in a line each."""

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
 from onnxq.checks.forms import OTHER_NORMS, TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has
+from onnxq.checks.free_sizes import how_to_fix
 from onnxq.errors import ModelError
 from onnxq.graph.passes.flatten_products import is_deep_product
 from onnxq.graph.traverse import all_nodes, describe
@@ -141,8 +142,8 @@ def refuse_free_sizes(model: ir.Model) -> None:
     ]
     if found:
         more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-        fix = "python -m onnxruntime.tools.make_dynamic_shape_fixed --input_name NAME --input_shape 1,3,224,224 IN OUT"
-        hint = f"Fix them ({fix})" if free else "Cut the model before it"
+        first = next((v for v in model.graph.inputs if static_shape(v) is None), None)
+        hint = f"Fix them ({how_to_fix(first)})" if first is not None else "Cut the model before it"
         raise ModelError(
             f"the formats {' and '.join(COMPILED)} are compiled for fixed sizes: {'; '.join(found[:3])}{more}",
             hint=f"{hint}, or use the format qdq",

@@ -1,0 +1,145 @@
+"""A model of ONNX as one of TensorFlow Lite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backends.litert.flat import FlatModel
+from onnxq.backends.litert.operators import OPERATORS
+from onnxq.backends.litert.placed import Placed, RefusedError, plain
+from onnxq.backends.litert.translation import Translation
+from onnxq.checks.free_sizes import how_to_fix
+from onnxq.graph.passes.constants import fold_constants
+from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.shapes import infer_shapes
+from onnxq.graph.traverse import describe, full_type
+
+__all__ = ["Refused", "convert"]
+
+
+class Refused(NamedTuple):
+    """What cannot be said.
+
+    Attributes:
+        where: an input, a node or an output.
+        why: in words.
+        hint: what to do.
+    """
+
+    where: str
+    why: str
+    hint: str = "Cut the model there, or use the format qdq"
+
+
+def convert(model: ir.Model, integers: Collection[str] = (), *, codes: bool = False) -> tuple[FlatModel, list[Refused]]:
+    """Translate a model.
+
+    Args:
+        model: float, or with QuantizeLinear and DequantizeLinear around nodes; left unchanged. A first axis of free
+            size of its inputs is taken for the batch, and is 1.
+        integers: names of the nodes that compute in integers.
+        codes: inputs and outputs that are quantized are the int8 themselves.
+
+    Returns:
+        The translation, and what is missing in it; it is of use where nothing is.
+    """
+    model = model.clone()
+    refused = _with_sizes(model)
+    if refused:
+        return FlatModel(), refused
+    t = Translation(model, integers)
+    for value in model.graph.inputs:
+        why = _why_not(partial(_input, t, value, codes=codes))
+        refused += [Refused(f"input {value.name!r}", why)] if why is not None else []
+    for node in model.graph:
+        why = _why_not(partial(_node, t, node))
+        missing = any(_is_missing(t, value) for value in node.inputs)  # then the reason lies before it
+        refused += [Refused(describe(node), why)] if why is not None and not missing else []
+    if not refused:
+        _outputs(t, model.graph, codes=codes)
+    return (t.flat if refused else t.flat.pruned()), refused
+
+
+def _why_not(translate: Callable[[], None]) -> str | None:
+    """Why something is not translated; None where it is."""
+    try:
+        translate()
+    except RefusedError as error:
+        return str(error)
+    return None
+
+
+def _with_sizes(model: ir.Model) -> list[Refused]:
+    """Fix the batch, and what follows from it; inputs with other free sizes."""
+    free = []
+    for value in model.graph.inputs:
+        sizes = list(value.shape or ())
+        if value.shape is None or any(not isinstance(size, int) for size in sizes[1:]):
+            why = (
+                f"its sizes {value.shape if value.shape is not None else ''} are free, and TensorFlow Lite's are fixed"
+            )
+            free.append(Refused(f"input {value.name!r}", " ".join(why.split()), f"Fix them: {how_to_fix(value)}"))
+        elif sizes and not isinstance(sizes[0], int):
+            value.shape = ir.Shape([1, *sizes[1:]])
+    if free:
+        return free
+    for value in model.graph.outputs:
+        value.shape = None
+    while True:
+        infer_shapes(model)
+        if not [note for note in fold_constants(model) if not note.node]:
+            break
+    remove_dead(model)
+    return []
+
+
+def _input(t: Translation, value: ir.Value, *, codes: bool) -> None:
+    readers = [use.node for use in value.uses()]
+    inside = codes and readers and all(node.op_type == "QuantizeLinear" for node in readers)
+    made = t.new(value, plain(len(t.shape(value))), grid=t.written(readers[0]) if inside else None)
+    t.place(value, made)
+    t.flat.inputs[value.name or ""] = made.index
+
+
+def _node(t: Translation, node: ir.Node) -> None:
+    if node.op_type == "QuantizeLinear":
+        t.integer = False
+        t.quantize(node)
+    elif node.op_type == "DequantizeLinear":
+        t.dequantize(node)
+    else:
+        translate = OPERATORS.get(node.op_type) if node.domain == "" else None
+        if translate is None:
+            raise RefusedError(f"onnxq does not say {full_type(node)} in TensorFlow Lite")
+        t.enter(node)
+        translate(t, node)
+
+
+def _is_missing(t: Translation, value: ir.Value | None) -> bool:
+    """Whether a tensor that a node reads is there for want of its maker's translation only."""
+    return value is not None and value.producer() is not None and t.stored(value) is None and t.placed(value) is None
+
+
+def _outputs(t: Translation, graph: ir.Graph, *, codes: bool) -> None:
+    t.integer = False
+    for value in graph.outputs:
+        name, order = value.name or "", plain(len(t.shape(value)))
+        is_code = codes or value.dtype is not ir.DataType.FLOAT
+        made = t.read_codes(value, order) if is_code else t.read_in_order_first(value, order)
+        if made.index in t.flat.outputs.values() or not t.flat.is_computed(made.index):
+            made = _copied(t, made)
+        t.flat.rename(made.index, name)
+        t.flat.outputs[name] = made.index
+
+
+def _copied(t: Translation, given: Placed) -> Placed:
+    """The same numbers in a tensor of their own."""
+    index = t.flat.tensor("copy", given.shape, given.dtype, given.grid)
+    shape = t.flat.constant("shape", np.array(given.shape, np.int32))
+    t.flat.operator("RESHAPE", [given.index, shape], [index], newShape=list(given.shape))
+    return Placed(index, given.shape, given.order, given.dtype, given.grid)

@@ -1,0 +1,139 @@
+"""Arithmetic of two tensors, element by element, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.backends.litert.placed import Order, Placed, RefusedError, plain
+from onnxq.backends.litert.translation import Translation
+
+__all__ = ["OPERATORS", "side_by_side"]
+
+_ARITHMETIC = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV"}
+_COMPARISONS = {
+    "Equal": "EQUAL",
+    "Greater": "GREATER",
+    "GreaterOrEqual": "GREATER_EQUAL",
+    "Less": "LESS",
+    "LessOrEqual": "LESS_EQUAL",
+    "And": "LOGICAL_AND",
+    "Or": "LOGICAL_OR",
+}
+_SEVERAL = {"Max": "MAXIMUM", "Min": "MINIMUM", "Sum": "ADD"}
+_MOST_AXES = 4
+"""Of what is broadcast in integers: TensorFlow Lite's kernels have no more."""
+
+
+def side_by_side(t: Translation, values: list[ir.Value | None], rank: int) -> tuple[list[Placed], Order]:
+    """Tensors with as many axes, in one order: that of the largest that is computed.
+
+    Args:
+        t: the translation.
+        values: of the model; some may have fewer axes.
+        rank: how many they are to have.
+    """
+    computed = [value for value in values if t.stored(value) is None]
+    order = plain(rank)
+    if computed:
+        largest = max((t.read(value) for value in computed), key=lambda one: (len(one.shape), np.prod(one.shape)))
+        order = _widened(largest, rank)
+    return [_as_wide(t, value, rank, order) for value in values], order
+
+
+def _widened(placed: Placed, rank: int) -> Order:
+    """The order of a tensor, with axes in front."""
+    more = rank - len(placed.order)
+    return (*range(more), *(axis + more for axis in placed.order))
+
+
+def _as_wide(t: Translation, value: ir.Value | None, rank: int, order: Order) -> Placed:
+    if t.stored(value) is not None:
+        return t.operand(value, order, rank)
+    placed = t.read(value)
+    wide = _widened(placed, rank)
+    shape = (1,) * (rank - len(placed.shape)) + placed.shape
+    return t.turned(t.reshaped(placed, shape, wide), order, (value.name if value is not None else None) or "")
+
+
+def _pair(kind: str) -> Callable[[Translation, ir.Node], None]:
+    def binary(t: Translation, node: ir.Node) -> None:
+        """An operator of two tensors."""
+        value = node.outputs[0]
+        inputs, order = side_by_side(t, list(node.inputs), len(t.shape(value)))
+        _check(t, node, inputs)
+        t.write(value, kind, [one.index for one in inputs], order)
+
+    return binary
+
+
+def _check(t: Translation, node: ir.Node, inputs: list[Placed]) -> None:
+    if len({one.shape for one in inputs}) > 1 and len(inputs[0].shape) > _MOST_AXES and t.integer:
+        raise RefusedError(f"TensorFlow Lite broadcasts {_MOST_AXES} axes at most in integers")
+    if node.op_type == "Div" and inputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.INT32):
+        raise RefusedError(f"TensorFlow Lite does not divide {inputs[0].dtype.name.lower()}")
+
+
+def several(t: Translation, node: ir.Node) -> None:
+    """The largest, the smallest, the sum of some tensors."""
+    kind, value = _SEVERAL[node.op_type], node.outputs[0]
+    inputs, order = side_by_side(t, list(node.inputs), len(t.shape(value)))
+    if len(inputs) == 1:
+        t.place(value, inputs[0])
+        return
+    if len(inputs) > 2 and t.integer:
+        raise RefusedError("in integers TensorFlow Lite takes two tensors")
+    first, *others, end = inputs
+    for other in others:
+        first = t.compute(kind, [first, other])
+    t.write(value, kind, [first.index, end.index], order)
+
+
+def power(t: Translation, node: ir.Node) -> None:
+    """POW, or what is said better: a square, a square root, a division."""
+    value, exponent = node.outputs[0], t.numbers(node.inputs[1])
+    kind: str | None = None
+    if exponent is not None and exponent.size == 1 and value.dtype is ir.DataType.FLOAT:
+        kind = {2.0: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT"}.get(float(exponent.reshape(-1)[0]))
+    if kind is None:
+        _pair("POW")(t, node)
+        return
+    x = t.read(node.inputs[0])
+    t.write(value, kind, [x.index], x.order)
+
+
+def select(t: Translation, node: ir.Node) -> None:
+    """SELECT_V2."""
+    value = node.outputs[0]
+    inputs, order = side_by_side(t, list(node.inputs), len(t.shape(value)))
+    t.write(value, "SELECT_V2", [one.index for one in inputs], order)
+
+
+def slope(t: Translation, node: ir.Node) -> None:
+    """PRELU, whose slopes have no axis of samples."""
+    value = node.outputs[0]
+    (x, slopes), order = side_by_side(t, list(node.inputs), len(t.shape(value)))
+    if t.stored(node.inputs[1]) is None or slopes.shape[0] != 1 or order[0] != 0:
+        raise RefusedError("its slopes are computed, or differ from sample to sample")
+    alpha = t.reshaped_constant(slopes, slopes.shape[1:])
+    t.write(value, "PRELU", [x.index, alpha.index], order)
+
+
+def remainder(t: Translation, node: ir.Node) -> None:
+    """FLOOR_MOD, whose sign is that of the divisor."""
+    if node.attributes.get_int("fmod", 0):
+        raise RefusedError("TensorFlow Lite has no remainder with the sign of what is divided")
+    _pair("FLOOR_MOD")(t, node)
+
+
+OPERATORS: dict[str, Any] = {
+    **{op: _pair(kind) for op, kind in (_ARITHMETIC | _COMPARISONS).items()},
+    **dict.fromkeys(_SEVERAL, several),
+    "Mod": remainder,
+    "PRelu": slope,
+    "Pow": power,
+    "Where": select,
+}

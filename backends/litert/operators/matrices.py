@@ -1,0 +1,122 @@
+"""Products: with constant matrices FULLY_CONNECTED, of two tensors BATCH_MATMUL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxq.backends.litert.operators.convolutions import bias
+from onnxq.backends.litert.placed import Grid, Placed, RefusedError, plain
+from onnxq.backends.litert.translation import Translation
+
+__all__ = ["OPERATORS"]
+
+_MOST_AXES = 5
+"""Of a product of two tensors."""
+
+
+def gemm(t: Translation, node: ir.Node) -> None:
+    """A Gemm, its weights a constant (N, K)."""
+    found = t.stored(node.inputs[1])
+    get = node.attributes
+    alpha, beta = get.get_float("alpha", 1.0), get.get_float("beta", 1.0)
+    if alpha != 1.0 or beta != 1.0:
+        raise RefusedError("its alpha or beta is not 1, and not folded into a constant")
+    if found is None:
+        _computed_gemm(t, node)
+        return
+    x = t.read(node.inputs[0], (1, 0) if get.get_int("transA", 0) else (0, 1))
+    x = Placed(x.index, x.shape, (0, 1), x.dtype, x.grid)
+    weight, grid = found if t.integer else (t.numbers(node.inputs[1]), None)
+    assert weight is not None
+    value, added = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    channels = weight.shape[0 if get.get_int("transB", 0) else 1]
+    is_vector = added is None or (t.shape(added) in ((channels,), (1, channels)) and t.stored(added) is not None)
+    kernel = weight if get.get_int("transB", 0) else weight.T
+    name = node.inputs[1].name if node.inputs[1] is not None else ""
+    stored = t.constant(name or "", kernel, Grid(grid.scale, grid.zero_point, 0) if grid is not None else None)
+    if is_vector:
+        rows = t.as_rows(x)
+        shape = (*rows.shape[:-1], channels)
+        made = t.new(value, plain(len(shape)), shape)
+        inputs = [rows.index, stored.index, bias(t, node, x, grid, channels)]
+        t.flat.operator("FULLY_CONNECTED", inputs, [made.index], keepNumDims=len(shape) != 2)
+        t.place(value, t.reshaped(made, t.shape(value)))
+        return
+    if t.integer:
+        raise RefusedError("what it adds is no vector")
+    product = t.compute("FULLY_CONNECTED", [x, stored], -1, shape=t.shape(value))
+    t.write(value, "ADD", [product.index, _rows(t, added).index], (0, 1))
+
+
+def _rows(t: Translation, added: ir.Value | None) -> Placed:
+    """What a Gemm adds, with two axes."""
+    shape = t.shape(added)
+    if t.stored(added) is not None:
+        return t.operand(added, (0, 1), 2)
+    placed = t.read(added, plain(len(shape)))
+    return t.reshaped(placed, (1,) * (2 - len(shape)) + shape)
+
+
+def _computed_gemm(t: Translation, node: ir.Node) -> None:
+    """A Gemm of two computed matrices."""
+    get = node.attributes
+    x = t.read(node.inputs[0], (1, 0) if get.get_int("transA", 0) else (0, 1))
+    y = t.read(node.inputs[1], (1, 0) if get.get_int("transB", 0) else (0, 1))
+    value, added = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    if added is None:
+        t.write(value, "BATCH_MATMUL", [x.index, y.index], (0, 1))
+        return
+    if t.integer:
+        raise RefusedError("its weights are computed")
+    product = t.compute("BATCH_MATMUL", [x, y], shape=t.shape(value))
+    t.write(value, "ADD", [product.index, _rows(t, added).index], (0, 1))
+
+
+def matmul(t: Translation, node: ir.Node) -> None:
+    """A product of matrices, of tokens with a constant matrix, or of batches."""
+    left, right = (t.shape(value) for value in node.inputs)
+    if min(len(left), len(right)) < 2:
+        raise RefusedError("one of its operands is a vector")
+    if len(right) == 2 and t.stored(node.inputs[1]) is not None:
+        _by_constant(t, node, len(left))
+        return
+    value = node.outputs[0]
+    rank = len(t.shape(value))
+    if rank > _MOST_AXES:
+        raise RefusedError(f"TensorFlow Lite multiplies matrices of {_MOST_AXES} axes at most")
+    inputs, flags = [], []
+    for operand in node.inputs:
+        placed, turned = _matrices(t, operand)
+        shape = (1,) * (rank - len(placed.shape)) + placed.shape
+        inputs.append(t.reshaped(placed, shape).index)
+        flags.append(turned)
+    t.write(value, "BATCH_MATMUL", inputs, plain(rank), adjX=flags[0], adjY=flags[1])
+
+
+def _matrices(t: Translation, value: ir.Value | None) -> tuple[Placed, bool]:
+    """Matrices with rows and columns as they are stored, and whether these have changed places."""
+    rank = len(t.shape(value))
+    swapped = (*range(rank - 2), rank - 1, rank - 2)
+    if t.stored(value) is None and t.read(value).order == swapped and rank > 2:
+        return t.read(value, swapped), True
+    return t.read(value, plain(rank)), False
+
+
+def _by_constant(t: Translation, node: ir.Node, rank: int) -> None:
+    found = t.stored(node.inputs[1])
+    assert found is not None
+    weight, grid = found if t.integer else (t.numbers(node.inputs[1]), None)
+    assert weight is not None
+    x = t.read(node.inputs[0])
+    if x.order[-1] != rank - 1:
+        x = t.read(node.inputs[0], plain(rank))
+    name = node.inputs[1].name if node.inputs[1] is not None else ""
+    kept = Grid(grid.scale, grid.zero_point, 0) if grid is not None else None
+    kernel = t.constant(name or "", weight.T, kept)
+    inputs = [x.index, kernel.index, bias(t, node, x, grid, weight.shape[1])]
+    t.write(node.outputs[0], "FULLY_CONNECTED", inputs, x.order, keepNumDims=True)
+
+
+OPERATORS: dict[str, Any] = {"Gemm": gemm, "MatMul": matmul}

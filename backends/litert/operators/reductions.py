@@ -1,0 +1,150 @@
+"""Sums, means and extremes over axes, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxq.backends.litert.placed import Order, Placed, RefusedError, plain
+from onnxq.backends.litert.translation import Translation
+
+__all__ = ["OPERATORS", "mean_over"]
+
+_ALIKE = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
+_PRODUCT = {"ReduceProd": "REDUCE_PROD"}
+
+
+def axes_of(t: Translation, node: ir.Node, rank: int) -> tuple[int, ...]:
+    """The axes that a reduction takes away, as ONNX counts them."""
+    axes: Sequence[int] = node.attributes.get_ints("axes", ())
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        given = t.numbers(node.inputs[1])
+        if given is None:
+            raise RefusedError("its axes are computed")
+        axes = [int(axis) for axis in given.reshape(-1)]
+    if not axes and not node.attributes.get_int("noop_with_empty_axes", 0):
+        axes = range(rank)
+    return tuple(sorted(axis % rank for axis in axes))
+
+
+def reduce(t: Translation, node: ir.Node) -> None:
+    """An operator of the same meaning."""
+    kind = (_ALIKE | _PRODUCT)[node.op_type]
+    x = t.read(node.inputs[0])
+    _reduced(t, node, kind, x)
+
+
+def _reduced(t: Translation, node: ir.Node, kind: str, x: Placed) -> None:
+    rank = len(x.shape)
+    axes, keeps = axes_of(t, node, rank), node.attributes.get_int("keepdims", 1) == 1
+    if not axes:
+        raise RefusedError("it reduces no axis")
+    order = x.order if keeps else _without(x.order, axes)
+    stored = [x.order.index(axis) for axis in axes]
+    t.write(node.outputs[0], kind, [x.index, t.list_of(sorted(stored))], order, keepDims=keeps)
+
+
+def _without(order: Order, axes: Sequence[int]) -> Order:
+    """What is left of an order when axes are taken away."""
+    left = [axis for axis in order if axis not in axes]
+    return tuple(sorted(left).index(axis) for axis in left)
+
+
+def composed(t: Translation, node: ir.Node) -> None:
+    """Norms and logarithms of sums, in float."""
+    if t.integer:
+        raise RefusedError("TensorFlow Lite has no such reduction of integers")
+    x, value = t.read(node.inputs[0]), node.outputs[0]
+    axes, keeps = axes_of(t, node, len(x.shape)), node.attributes.get_int("keepdims", 1) == 1
+    order = x.order if keeps else _without(x.order, axes)
+    inner = {"ReduceL1": "ABS", "ReduceL2": "SQUARE", "ReduceSumSquare": "SQUARE"}.get(node.op_type)
+    peak = None
+    if node.op_type == "ReduceLogSumExp":
+        peak = over(t, "REDUCE_MAX", x, axes)
+        x = t.compute("EXP", [t.compute("SUB", [x, peak])])
+    elif inner is not None:
+        x = t.compute(inner, [x])
+    total = over(t, "SUM", x, axes)
+    outer = {"ReduceL2": "SQRT", "ReduceLogSum": "LOG", "ReduceLogSumExp": "LOG"}.get(node.op_type)
+    made = total if outer is None else t.compute(outer, [total])
+    made = made if peak is None else t.compute("ADD", [made, peak])
+    t.flat.rename(made.index, value.name or "")
+    shape = t.new_shape(value, order)
+    t.place(value, t.reshaped(made, shape, order, value.name or ""))
+
+
+def over(t: Translation, kind: str, x: Placed, axes: Sequence[int]) -> Placed:
+    """A reduction on the way, which keeps its axes; ``axes`` as ONNX counts them."""
+    stored = sorted(x.order.index(axis) for axis in axes)
+    shape = [1 if k in stored else size for k, size in enumerate(x.shape)]
+    index = t.flat.tensor(kind.lower(), shape, x.dtype)
+    t.flat.operator(kind, [x.index, t.list_of(stored)], [index], keepDims=True)
+    return Placed(index, tuple(shape), x.order, x.dtype)
+
+
+def mean_over(t: Translation, x: Placed, axes: Sequence[int]) -> Placed:
+    """The mean over axes, which stay."""
+    return over(t, "MEAN", x, axes)
+
+
+def position(t: Translation, node: ir.Node) -> None:
+    """ARG_MAX or ARG_MIN, of integers as well as of floats: their order is the same."""
+    if node.attributes.get_int("select_last_index", 0):
+        raise RefusedError("TensorFlow Lite takes the first of equal elements")
+    x, value = t.read_codes(node.inputs[0]), node.outputs[0]
+    axis = node.attributes.get_int("axis", 0) % len(x.shape)
+    stored, keeps = x.order.index(axis), node.attributes.get_int("keepdims", 1) == 1
+    order = _without(x.order, [axis])
+    shape = tuple(size for k, size in enumerate(x.shape) if k != stored)
+    index = t.flat.tensor(value.name or "", shape, ir.DataType.INT64)
+    options = {"outputType": "INT64"}
+    kind = "ARG_MAX" if node.op_type == "ArgMax" else "ARG_MIN"
+    t.flat.operator(kind, [x.index, t.list_of([stored])], [index], **options)
+    made = Placed(index, shape, order, ir.DataType.INT64)
+    t.place(value, t.reshaped(made, t.new_shape(value, x.order), x.order) if keeps else made)
+
+
+def total(t: Translation, node: ir.Node) -> None:
+    """CUMSUM."""
+    axis = t.numbers(node.inputs[1])
+    if axis is None:
+        raise RefusedError("its axis is computed")
+    x = t.read(node.inputs[0])
+    stored = x.order.index(int(axis.reshape(-1)[0]) % len(x.shape))
+    get = node.attributes
+    options = {"exclusive": get.get_int("exclusive", 0) == 1, "reverse": get.get_int("reverse", 0) == 1}
+    t.write(node.outputs[0], "CUMSUM", [x.index, t.list_of([stored])], x.order, **options)
+
+
+def largest(t: Translation, node: ir.Node) -> None:
+    """TOPK_V2 over the last axis."""
+    count, get = t.numbers(node.inputs[1]), node.attributes
+    rank = len(t.shape(node.inputs[0]))
+    if count is None:
+        raise RefusedError("its number of elements is computed")
+    if not get.get_int("largest", 1) or get.get_int("axis", -1) % rank != rank - 1:
+        raise RefusedError("TensorFlow Lite picks the largest elements of the last axis")
+    x = t.read(node.inputs[0], plain(rank))
+    values, indices = node.outputs
+    shape = t.shape(values)
+    picked = t.new(values, plain(rank))
+    at = t.flat.tensor("positions", shape, ir.DataType.INT32)
+    t.flat.operator(
+        "TOPK_V2",
+        [x.index, t.flat.constant("k", count.reshape(-1)[:1].astype("int32")[0:1].reshape(()))],
+        [picked.index, at],
+    )
+    t.place(values, picked)
+    t.place(indices, t.cast(Placed(at, shape, plain(rank), ir.DataType.INT32), ir.DataType.INT64))
+
+
+OPERATORS: dict[str, Any] = {
+    **dict.fromkeys(_ALIKE | _PRODUCT, reduce),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), composed),
+    "ArgMax": position,
+    "ArgMin": position,
+    "CumSum": total,
+    "TopK": largest,
+}

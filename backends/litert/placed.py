@@ -1,0 +1,92 @@
+"""Tensors of a TensorFlow Lite graph, and where the axes of the ONNX tensor are that each of them holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+__all__ = ["Grid", "Order", "Placed", "RefusedError", "last", "plain", "plain_of", "reordered", "same_bytes"]
+
+Order = tuple[int, ...]
+"""Axis k of the TensorFlow Lite tensor is axis ``order[k]`` of the ONNX tensor."""
+
+
+class RefusedError(Exception):
+    """Why a node cannot be said in TensorFlow Lite; never shown to a user by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Scales and zero points of an integer tensor.
+
+    Attributes:
+        scale: float32, one or one for each channel.
+        zero_point: int64, as many.
+        axis: of the TensorFlow Lite tensor, that the channels are along.
+    """
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int = 0
+
+    @staticmethod
+    def of(scale: NDArray[np.generic], zero_point: NDArray[np.generic], axis: int = 0) -> Grid:
+        """The grid of a quantizer's numbers."""
+        return Grid(tuple(map(float, scale.reshape(-1))), tuple(map(int, zero_point.reshape(-1))), axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor of the graph.
+
+    Attributes:
+        index: its number there.
+        shape: as it is there.
+        order: see :data:`Order`.
+        dtype: of its elements.
+        grid: of integers that stand for real numbers, else None.
+    """
+
+    index: int
+    shape: tuple[int, ...]
+    order: Order
+    dtype: ir.DataType
+    grid: Grid | None = None
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """The shape of the ONNX tensor."""
+        return tuple(size for _, size in sorted(zip(self.order, self.shape, strict=True)))
+
+
+def plain(rank: int) -> Order:
+    """The axes as ONNX has them."""
+    return tuple(range(rank))
+
+
+def last(rank: int) -> Order:
+    """Channels, the second axis, at the end, as TensorFlow Lite's convolutions and pools have them."""
+    return (0, *range(2, rank), 1) if rank > 2 else plain(rank)
+
+
+def plain_of(value: ir.Value | None) -> Order:
+    """The axes of a tensor as ONNX has them."""
+    assert value is not None and value.shape is not None
+    return plain(len(value.shape))
+
+
+def reordered(sizes: Iterable[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of an ONNX tensor in another order."""
+    known = list(sizes)
+    return tuple(known[axis] for axis in order)
+
+
+def same_bytes(shape: Sequence[int], permutation: Sequence[int]) -> bool:
+    """Whether a transposition moves axes of one element only, or there is nothing to move."""
+    moved = [axis for axis in permutation if shape[axis] != 1]
+    return moved == sorted(moved) or math.prod(shape) == 0

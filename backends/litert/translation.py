@@ -1,0 +1,338 @@
+"""What a translator of an operator works with: tensors in the order of axes it wants, and places for what it makes.
+
+A node that the plan has in integers reads the integers in front of its DequantizeLinear nodes, and writes those behind
+its QuantizeLinear: TensorFlow Lite has the numbers of quantizers at its tensors, and one operator for the three. All
+other nodes read and write floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.backends.litert.flat import TYPES, FlatModel
+from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError, plain, reordered, same_bytes
+from onnxq.graph.values import constant_array, static_shape
+
+__all__ = ["Translation"]
+
+_FLOAT = ir.DataType.FLOAT
+
+
+class Translation:
+    """The state of a translation.
+
+    Attributes:
+        flat: the model as far as it is made.
+        opset: of the ONNX model.
+        integer: whether the node that is being translated computes in integers.
+    """
+
+    def __init__(self, model: ir.Model, integers: Collection[str]) -> None:
+        self.flat = FlatModel()
+        self.opset = model.opset_imports.get("", 1)
+        self.integer = False
+        self._integers = integers
+        self._placed: dict[ir.Value, list[Placed]] = {}
+        self._shaped: dict[int, Placed] = {}  # what RESHAPE made -> what it was made of
+        self._floats: dict[ir.Value, list[Placed]] = {}  # what DEQUANTIZE made of integers, for float nodes
+
+    # -- what nodes are
+
+    def enter(self, node: ir.Node) -> None:
+        """Begin with a node."""
+        self.integer = node.name in self._integers and all(
+            self._quantizer(value) is not None for value in node.outputs if value.dtype is _FLOAT and value.uses()
+        )
+
+    def _quantizer(self, value: ir.Value) -> ir.Node | None:
+        return next((use.node for use in value.uses() if use.node.op_type == "QuantizeLinear"), None)
+
+    def grid_of(self, value: ir.Value) -> Grid | None:
+        """The grid that a node in integers writes an output on; None of others, and of no real numbers."""
+        quantizer = self._quantizer(value) if self.integer and value.dtype is _FLOAT else None
+        return _grid(quantizer) if quantizer is not None else None
+
+    def written(self, quantizer: ir.Node) -> Grid:
+        """The grid of a QuantizeLinear."""
+        return _grid(quantizer)
+
+    def shape(self, value: ir.Value | None) -> tuple[int, ...]:
+        """The shape of a tensor.
+
+        Raises:
+            RefusedError: it is not known before the model runs.
+        """
+        found = static_shape(value)
+        if found is None:
+            name = value.name if value is not None else ""
+            raise RefusedError(f"the size of its tensor {name!r} is not known before the model runs")
+        return found
+
+    # -- constants
+
+    def numbers(self, value: ir.Value | None) -> NDArray[Any] | None:
+        """The numbers of a constant, those that its DequantizeLinear makes where one is in between; None of others."""
+        found = self.stored(value)
+        if found is None:
+            return None
+        array, grid = found
+        return array if grid is None else _real(array, grid)
+
+    def stored(self, value: ir.Value | None) -> tuple[NDArray[Any], Grid | None] | None:
+        """A constant as it is stored, and its grid, whose axis is the ONNX tensor's; None where it is none."""
+        array = constant_array(value)
+        if array is not None:
+            return array, None
+        unpacks = value.producer() if value is not None else None
+        if unpacks is None or unpacks.op_type != "DequantizeLinear":
+            return None
+        array = constant_array(unpacks.inputs[0])
+        return None if array is None else (array, _grid(unpacks))
+
+    def operand(self, value: ir.Value | None, order: Order, rank: int) -> Placed:
+        """A constant with so many axes, in an order, with the grid that it has where the node is in integers."""
+        found = self.stored(value)
+        assert found is not None and value is not None
+        array, grid = found
+        if grid is not None and not self.integer:
+            array, grid = _real(array, grid), None
+        turned = array.reshape((1,) * (rank - array.ndim) + array.shape).transpose(order)
+        return self.constant(value.name or "", turned, grid, order)
+
+    def constant(self, name: str, array: NDArray[Any], grid: Grid | None = None, order: Order | None = None) -> Placed:
+        """A constant as it is to be stored."""
+        dtype = _known(ir.DataType.from_numpy(array.dtype), name)
+        index = self.flat.constant(name, array, grid)
+        return Placed(index, array.shape, order or plain(array.ndim), dtype, grid)
+
+    def list_of(self, numbers: Sequence[int], name: str = "numbers") -> int:
+        """A constant list of int32, as many operators take axes and sizes."""
+        return self.flat.constant(name, np.array(numbers, np.int32))
+
+    # -- reading
+
+    def read(self, value: ir.Value | None, order: Order | None = None) -> Placed:
+        """A tensor, in an order of its axes; in one that it is there in, where none is asked for."""
+        assert value is not None
+        if self.stored(value) is not None:
+            return self.operand(value, order or plain(len(self.shape(value))), len(self.shape(value)))
+        found = self._placed.get(value)
+        if found is None:
+            raise RefusedError(f"it reads {value.name!r}, which is not translated")
+        if found[0].grid is not None and not self.integer:
+            found = self._in_float(value, found[0])
+        return self._in_order(found, order, value.name or "")
+
+    def read_codes(self, value: ir.Value | None, order: Order | None = None) -> Placed:
+        """The same, integers as they are also for a node in float."""
+        before, self.integer = self.integer, True
+        try:
+            return self.read(value, order)
+        finally:
+            self.integer = before
+
+    def read_in_order_first(self, value: ir.Value, order: Order) -> Placed:
+        """A tensor as floats, whose axes are moved while they are integers."""
+        codes = self.read_codes(value, order)
+        if codes.grid is None:
+            return codes
+        return self._in_order(self._in_float(value, codes), order, value.name or "")
+
+    def _in_float(self, value: ir.Value, given: Placed) -> list[Placed]:
+        if value not in self._floats:
+            index = self.flat.tensor(f"{value.name}", given.shape, _FLOAT)
+            self.flat.operator("DEQUANTIZE", [given.index], [index])
+            self._floats[value] = [Placed(index, given.shape, given.order, _FLOAT)]
+        return self._floats[value]
+
+    def _in_order(self, found: list[Placed], order: Order | None, name: str) -> Placed:
+        if order is None:
+            return found[0]
+        for placed in found:
+            if placed.order == order:
+                return placed
+        found.append(self.turned(found[0], order, name))
+        return found[-1]
+
+    def turned(self, placed: Placed, order: Order, name: str = "turned") -> Placed:
+        """A tensor in another order of its axes."""
+        if placed.order == order:
+            return placed
+        permutation = tuple(placed.order.index(axis) for axis in order)
+        shape = tuple(placed.shape[axis] for axis in permutation)
+        if same_bytes(placed.shape, permutation):
+            return self.reshaped(placed, shape, order, name)
+        index = self.flat.tensor(name, shape, placed.dtype, placed.grid)
+        self.flat.operator("TRANSPOSE", [placed.index, self.list_of(permutation)], [index])
+        return Placed(index, shape, order, placed.dtype, placed.grid)
+
+    def reshaped(self, placed: Placed, shape: Sequence[int], order: Order | None = None, name: str = "") -> Placed:
+        """The same elements in another shape."""
+        shape, order = tuple(shape), order or plain(len(shape))
+        source = self._shaped.get(placed.index, placed)
+        if shape in (placed.shape, source.shape):
+            index = placed.index if placed.shape == shape else source.index
+            return Placed(index, shape, order, placed.dtype, placed.grid)
+        index = self.flat.tensor(name or "reshaped", shape, placed.dtype, placed.grid)
+        options = {"newShape": list(shape)}
+        self.flat.operator("RESHAPE", [source.index, self.list_of(shape)], [index], **options)
+        self._shaped[index] = source
+        return Placed(index, shape, order, placed.dtype, placed.grid)
+
+    def as_rows(self, placed: Placed) -> Placed:
+        """Rows of numbers as they were before a RESHAPE that has left the rows as they are."""
+        source = self._shaped.get(placed.index, placed)
+        return source if source.shape[-1] == placed.shape[-1] else placed
+
+    # -- writing
+
+    def place(self, value: ir.Value, placed: Placed) -> None:
+        """Let a tensor of the graph be an output of a node, or what is made of it without computing."""
+        self._placed[value] = [placed]
+
+    def placed(self, value: ir.Value) -> Placed | None:
+        """The tensor that stands for one of the model's, as it was made."""
+        found = self._placed.get(value)
+        return found[0] if found else None
+
+    def new(
+        self, value: ir.Value, order: Order, shape: Sequence[int] | None = None, grid: Grid | None = None
+    ) -> Placed:
+        """A tensor for an output of the node, on its grid where it is in integers; nothing fills it yet."""
+        given = self.shape(value)
+        stored = reordered(given, order) if shape is None else tuple(shape)
+        grid = grid or self.grid_of(value)
+        dtype = ir.DataType.INT8 if grid is not None else _known(value.dtype, value.name or "")
+        return Placed(self.flat.tensor(value.name or "", stored, dtype, grid), stored, order, dtype, grid)
+
+    def write(self, value: ir.Value, kind: str, inputs: Sequence[int], order: Order, **options: Any) -> Placed:
+        """An operator that makes an output of the node."""
+        made = self.new(value, order)
+        self.flat.operator(kind, inputs, [made.index], **options)
+        self.place(value, made)
+        return made
+
+    def compute(self, kind: str, inputs: Sequence[Placed], *more: int, shape: Sequence[int] | None = None) -> Placed:
+        """An operator that makes a float on the way, with axes like those of its inputs.
+
+        Args:
+            kind: the operator.
+            inputs: tensors in the same order of axes, with as many axes.
+            *more: further inputs.
+            shape: of the result; what broadcasting makes of those of the inputs unless given.
+        """
+        shape = np.broadcast_shapes(*(one.shape for one in inputs)) if shape is None else tuple(shape)
+        index = self.flat.tensor(kind.lower(), shape, inputs[0].dtype)
+        self.flat.operator(kind, [*(one.index for one in inputs), *more], [index])
+        return Placed(index, shape, inputs[0].order, inputs[0].dtype)
+
+    def scalar(self, number: float, like: Placed) -> Placed:
+        """A constant number with as many axes as a tensor, for broadcasting."""
+        array = np.full((1,) * len(like.shape), number, np.float32)
+        return self.constant("number", array, order=like.order)
+
+    def compared(self, kind: str, one: Placed, other: Placed) -> Placed:
+        """A comparison on the way."""
+        shape = np.broadcast_shapes(one.shape, other.shape)
+        index = self.flat.tensor(kind.lower(), shape, ir.DataType.BOOL)
+        self.flat.operator(kind, [one.index, other.index], [index])
+        return Placed(index, shape, one.order, ir.DataType.BOOL)
+
+    def cast(self, placed: Placed, dtype: ir.DataType) -> Placed:
+        """Elements of another type."""
+        index = self.flat.tensor("cast", placed.shape, dtype)
+        self.flat.operator("CAST", [placed.index], [index], **self.cast_options(placed.dtype, dtype))
+        return Placed(index, placed.shape, placed.order, dtype)
+
+    @staticmethod
+    def cast_options(before: ir.DataType, after: ir.DataType) -> dict[str, str]:
+        """What a CAST says of its types."""
+        return {"inDataType": TYPES[before], "outDataType": TYPES[after]}
+
+    def reshaped_constant(self, placed: Placed, shape: Sequence[int]) -> Placed:
+        """A constant again, without axes of one element in front."""
+        index = self.flat.constant_again(placed.index, shape)
+        return Placed(index, tuple(shape), plain(len(shape)), placed.dtype, placed.grid)
+
+    def new_shape(self, value: ir.Value, order: Order) -> tuple[int, ...]:
+        """The shape of an output in an order of its axes."""
+        return reordered(self.shape(value), order)
+
+    def requantized(self, placed: Placed, grid: Grid, name: str = "requantized") -> Placed:
+        """Integers, or floats, on another grid."""
+        if placed.grid == grid:
+            return placed
+        index = self.flat.tensor(name, placed.shape, ir.DataType.INT8, grid)
+        self.flat.operator("QUANTIZE", [placed.index], [index])
+        return Placed(index, placed.shape, placed.order, ir.DataType.INT8, grid)
+
+    def code(self, number: float, grid: Grid) -> int:
+        """The int8 that stands for a number."""
+        code = np.rint(np.float32(number) / np.float32(grid.scale[0])) + grid.zero_point[0]
+        return int(np.clip(code, -128, 127))
+
+    # -- quantizers
+
+    def quantize(self, node: ir.Node) -> None:
+        """A QuantizeLinear: the integers that its producer has written, or an operator of its own."""
+        value, grid = node.inputs[0], _grid(node)
+        assert value is not None
+        array = self.numbers(value)
+        if array is not None:
+            raise RefusedError("it quantizes a constant")
+        given = self._placed.get(value)
+        if given is None:
+            raise RefusedError(f"it reads {value.name!r}, which is not translated")
+        if len(grid.scale) != 1:
+            raise RefusedError("activations have one scale in TensorFlow Lite")
+        self.place(node.outputs[0], self.requantized(given[0], grid, node.outputs[0].name or ""))
+
+    def dequantize(self, node: ir.Node) -> None:
+        """A DequantizeLinear: whoever reads it reads the integers, or asks for floats."""
+        if self.stored(node.outputs[0]) is None:
+            given = self.placed(node.inputs[0]) if node.inputs[0] is not None else None
+            if given is None:
+                raise RefusedError("what it reads is not translated")
+            grid = _grid(node)
+            if given.grid is None:  # integers that the model is given
+                self.flat.set_grid(given.index, grid)
+            elif given.grid != grid:
+                raise RefusedError("it takes integers for others than they were quantized to")
+            self.place(node.outputs[0], Placed(given.index, given.shape, given.order, given.dtype, grid))
+
+
+def _grid(node: ir.Node) -> Grid:
+    """The numbers of a QuantizeLinear or DequantizeLinear."""
+    scale = constant_array(node.inputs[1])
+    zero = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scale is None:
+        raise RefusedError("its scale is computed")
+    if node.attributes.get_int("block_size", 0):
+        raise RefusedError("TensorFlow Lite has no scales of blocks")
+    zero = np.zeros(scale.shape, np.int64) if zero is None else zero
+    rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
+    axis = node.attributes.get_int("axis", 1)
+    return Grid.of(scale, zero, axis % rank if scale.size > 1 and rank else 0)
+
+
+def _real(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
+    """What integers stand for, in float32."""
+    shape = [1] * array.ndim
+    if len(grid.scale) > 1:
+        shape[grid.axis] = len(grid.scale)
+    scale = np.array(grid.scale, np.float32).reshape(shape if math.prod(shape) == len(grid.scale) else ())
+    zero = np.array(grid.zero_point, np.int64).reshape(scale.shape)
+    return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
+
+
+def _known(dtype: ir.DataType | None, name: str) -> ir.DataType:
+    if dtype not in TYPES or dtype is None:
+        kind = dtype.name.lower() if dtype is not None else "unknown"
+        raise RefusedError(f"tensor {name!r} is of the type {kind}, which is not translated")
+    return dtype

@@ -1,0 +1,69 @@
+"""Versions of TensorFlow Lite's operators, by which an older runtime tells that it lacks a form of one.
+
+After ``tensorflow/lite/tools/versioning/op_version.cc`` (TensorFlow 2.20), for the types and forms that are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+__all__ = ["version"]
+
+_NAMES = (
+    "ABS ADD ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_MATMUL CONCATENATION DEPTH_TO_SPACE DEQUANTIZE EQUAL EXP GATHER "
+    "GELU GREATER GREATER_EQUAL L2_NORMALIZATION LESS LESS_EQUAL LOG LOGISTIC LOG_SOFTMAX MAXIMUM MAX_POOL_2D MEAN "
+    "MINIMUM MIRROR_PAD MUL NOT_EQUAL PAD PADV2 REDUCE_MAX REDUCE_MIN REDUCE_PROD RELU RELU6 RESIZE_BILINEAR "
+    "RESIZE_NEAREST_NEIGHBOR RSQRT SOFTMAX SPACE_TO_DEPTH SPLIT_V SQUARED_DIFFERENCE STRIDED_SLICE SUB SUM TANH "
+    "TOPK_V2 TRANSPOSE"
+)
+_SECOND = frozenset(_NAMES.split())
+"""Operators whose version 2 has int8."""
+_THIRD = frozenset({"BROADCAST_TO", "CONV_2D", "DEPTHWISE_CONV_2D", "REVERSE_V2", "TILE"})
+"""Operators whose version 3 has it."""
+_FIVE_AXES = {"TRANSPOSE": 4, "STRIDED_SLICE": 4, "PAD": 4, "PADV2": 4}
+"""Operators that have more than four axes from this version on."""
+_BROADCAST = {"SUB": 3, "DIV": 2, "MAXIMUM": 3, "MINIMUM": 3}
+"""Operators that broadcast more than four axes from this version on."""
+_INT64 = {"ADD": 4, "SUB": 4, "MUL": 5}
+"""Arithmetic that has int64 from this version on."""
+_MOST_AXES, _TRANSPOSE_AXES = 4, 5
+
+
+def version(kind: str, types: Sequence[ir.DataType | None], rank: int, options: Mapping[str, Any]) -> int:
+    """The version that an operator is of.
+
+    Args:
+        kind: its name in the schema.
+        types: of its inputs, None for one that is left out.
+        rank: the most axes that an input has.
+        options: what it says.
+    """
+    first = next((dtype for dtype in (types[1:] if kind == "TRANSPOSE_CONV" else types) if dtype is not None), None)
+    eight = first is ir.DataType.INT8
+    if kind == "FULLY_CONNECTED":
+        return 5 if options.get("keepNumDims") else 4 if eight else 1
+    if kind == "TRANSPOSE_CONV":
+        return 3 if len(types) > 3 else 2 if eight else 1
+    if kind == "CONV_2D" and options.get("grouped"):
+        return 6
+    if kind in ("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"):
+        aligned = kind == "RESIZE_NEAREST_NEIGHBOR" and options.get("alignCorners")
+        return 3 if options.get("halfPixelCenters") or aligned else 2 if eight else 1
+    if kind == "DEPTHWISE_CONV_2D" and not eight:
+        return 2 if max(options["dilationWFactor"], options["dilationHFactor"]) > 1 else 1
+    if kind == "TRANSPOSE" and rank > _TRANSPOSE_AXES:
+        return 6
+    if rank > _MOST_AXES and kind in _FIVE_AXES | _BROADCAST:
+        return (_FIVE_AXES | _BROADCAST)[kind]
+    if first is ir.DataType.INT64 and kind in _INT64:
+        return _INT64[kind]
+    if kind == "CAST":
+        return 3 if eight else 1
+    if kind == "BROADCAST_TO":
+        return 3 if eight else 2
+    if not eight:
+        return 1
+    return 3 if kind in _THIRD else 2 if kind in _SECOND else 1

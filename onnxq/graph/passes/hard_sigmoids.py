@@ -1,0 +1,64 @@
+"""HardSigmoid with the operators that it consists of, for what has none."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxq.graph.layer import find_layer
+from onnxq.graph.namer import Namer
+from onnxq.graph.note import Note
+from onnxq.graph.passes.fold_affine import fold_affine
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import only_reader, replace_nodes, set_constant, stand_for
+
+__all__ = ["hard_sigmoids"]
+
+_ALPHA, _BETA = 0.2, 0.5
+"""ONNX's defaults."""
+
+
+def hard_sigmoids(model: ir.Model) -> list[Note]:
+    """Write max(0, min(1, alpha x + beta)) with a Clip.
+
+    Behind a layer that it alone reads, alpha and beta go into the layer's weights and bias, and a Clip from 0 to 1 is
+    left. Elsewhere it is alpha times the Clip of x + beta / alpha from 0 to 1 / alpha: of the three the Add alone
+    rounds in integers, as the product has the same steps.
+
+    Args:
+        model: changed in place, normalized; nodes and tensors that stay keep their names.
+
+    Returns:
+        One note with the number of nodes, if any.
+    """
+    namer, count = Namer(model), 0
+    for node in list(all_nodes(model)):
+        data = node.inputs[0] if node.op_type == "HardSigmoid" and node.domain == "" else None
+        if data is None or data.dtype is not ir.DataType.FLOAT or not isinstance(node.graph, ir.Graph):
+            continue
+        alpha, beta = node.attributes.get_float("alpha", _ALPHA), node.attributes.get_float("beta", _BETA)
+        if alpha <= 0:
+            continue
+        if find_layer(data) is not None and only_reader(data) is node:
+            steps = [("Mul", (alpha,)), ("Add", (beta,)), ("Clip", (0.0, 1.0))]
+        else:
+            steps = [("Add", (beta / alpha,)), ("Clip", (0.0, 1.0 / alpha)), ("Mul", (alpha,))]
+        _write(node, data, steps, namer)
+        count += 1
+    if not count:
+        return []
+    return [Note("hard_sigmoids", "", f"{count} HardSigmoid became Clips"), *fold_affine(model)]
+
+
+def _write(node: ir.Node, data: ir.Value, steps: list[tuple[str, tuple[float, ...]]], namer: Namer) -> None:
+    graph, made = node.graph, list[ir.Node]()
+    assert isinstance(graph, ir.Graph)
+    for op, numbers in steps:
+        constants = [set_constant(graph, namer, f"{node.name}_{op}", np.asarray(one, np.float32)) for one in numbers]
+        step = ir.node(op, [data, *constants], name=namer.node(f"{node.name}_{op}"))
+        stand_for(step, [node])
+        data = step.outputs[0]
+        data.name, data.type = namer.fresh(f"{node.outputs[0].name}_{op.lower()}"), node.outputs[0].type
+        data.shape = node.outputs[0].shape
+        made.append(step)
+    replace_nodes([node], *made)

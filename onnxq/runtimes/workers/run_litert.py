@@ -1,0 +1,111 @@
+"""Run a TensorFlow Lite model in LiteRT's interpreter, and say which of its operators compute in integers.
+
+Options: ``reference``, whether its plain kernels compute, in place of XNNPACK's and others that are fast.
+
+A model has fixed sizes. Samples of several rows go through one of a single row one by one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from typing import Any
+
+import numpy as np
+from common import RefusedError, Request, serve
+
+NO_ARITHMETIC = frozenset({"DEQUANTIZE", "QUANTIZE", "DELEGATE"})
+
+
+def version() -> str:
+    import ai_edge_litert.interpreter  # noqa: F401
+
+    return importlib.metadata.version("ai-edge-litert")
+
+
+def run(request: Request) -> dict[str, Any]:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    kinds = OpResolverType.BUILTIN_REF if request.options["reference"] else OpResolverType.AUTO
+    path = str(request.model.with_suffix(".tflite"))
+    try:
+        plain = Interpreter(path, experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+        operators = operators_of(plain)
+        interpreter = Interpreter(path, experimental_op_resolver_type=kinds, num_threads=1)
+        interpreter.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        raise RefusedError(str(error)) from error
+    runner = interpreter.get_signature_runner()
+    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    coded = integers_for_floats(path)
+    for index, feeds in enumerate(request.feeds()):
+        given = {name: quantized(array, inputs[name]) if name in coded else array for name, array in feeds.items()}
+        made = [computed(runner, row) for row in rows(given, inputs)]
+        made = [{n: real(a, outputs[n]) if n in coded else a for n, a in one.items()} for one in made]
+        together = [np.concatenate([one[name] for one in made]) if len(made) > 1 else made[0][name] for name in outputs]
+        request.write(index, together)
+    return {"outputs": list(outputs), **operators}
+
+
+def integers_for_floats(path: str) -> list[str]:
+    """Inputs and outputs that are integers here and floats in the model that was translated: its description says."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    with open(path, "rb") as file:
+        said = (schema.Model.GetRootAs(file.read()).Description() or b"").decode()
+    return [str(name) for name in json.loads(said[said.index("[") :])] if "[" in said else []
+
+
+def quantized(array: Any, detail: dict[str, Any]) -> Any:
+    """Floats as the integers of an input."""
+    scale, zero = detail["quantization"]
+    limits = np.iinfo(detail["dtype"])
+    return np.clip(np.rint(array / np.float32(scale)) + zero, limits.min, limits.max).astype(detail["dtype"])
+
+
+def real(array: Any, detail: dict[str, Any]) -> Any:
+    """What integers of an output stand for."""
+    scale, zero = detail["quantization"]
+    return (array.astype(np.float32) - zero) * np.float32(scale)
+
+
+def computed(runner: Any, feeds: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(runner(**feeds))
+    except (RuntimeError, ValueError) as error:
+        raise RefusedError(str(error)) from error
+
+
+def rows(feeds: dict[str, Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """A sample as the model takes it: as it is, or row by row where it has one row."""
+    wanted = {name: tuple(inputs[name]["shape"]) for name in feeds}
+    if all(feeds[name].shape == shape for name, shape in wanted.items()):
+        return [feeds]
+    counts = {array.shape[0] for array in feeds.values() if array.ndim}
+    single = all(shape[:1] == (1,) and feeds[name].shape[1:] == shape[1:] for name, shape in wanted.items())
+    if len(counts) != 1 or not single:
+        sizes = ", ".join(f"{name!r} {feeds[name].shape} for {shape}" for name, shape in wanted.items())
+        raise RefusedError(f"samples are of other sizes than the model: {sizes}")
+    return [{name: array[k : k + 1] for name, array in feeds.items()} for k in range(counts.pop())]
+
+
+def operators_of(interpreter: Any) -> dict[str, list[str]]:
+    """Operators by what they compute in, named by the tensor that they make."""
+    types = {detail["index"]: detail["dtype"] for detail in interpreter.get_tensor_details()}
+    names = {detail["index"]: detail["name"] for detail in interpreter.get_tensor_details()}
+    integer, floating = [], []
+    for operator in interpreter._get_ops_details():
+        kind, made = operator["op_name"], operator["outputs"][0]
+        if kind in NO_ARITHMETIC:
+            continue
+        read = [types[k] for k in operator["inputs"] if k >= 0]
+        if np.float32 in read or types[made] == np.float32:
+            floating.append(f"{kind} {names[made]}")
+        elif np.int8 in read or types[made] == np.int8:
+            integer.append(f"{kind} {names[made]}")
+    return {"integer": integer, "floating": floating}
+
+
+if __name__ == "__main__":
+    sys.exit(serve(version, run))
