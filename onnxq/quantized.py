@@ -166,7 +166,7 @@ class Quantized:
         return render(self, fake=True)
 
     def save(self, path: str | os.PathLike[str]) -> list[Path]:
-        """Write the target's artifacts.
+        """Write the target's artifacts, in a folder that is made where it is missing.
 
         Returns:
             The files written.
@@ -180,18 +180,17 @@ class Quantized:
         target = Path(path)
         require_onnx(target)
         spare_files(self.model, *self._format.sidecars(target), whole=False)
-        if not is_there(target, OutputError) and not target.parent.is_dir():
-            raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
-        return self._format.write(self, target)
+        is_there(target, OutputError)
+        with made_folder(target):
+            return self._format.write(self, target)
 
     def written(self, path: Path) -> Quantized:
-        """The same, written to a path, in a folder that is made where it is missing; ``files`` says what was written.
+        """The same, written to a path; ``files`` says what was written.
 
         Raises:
             OutputError: see :meth:`save`.
         """
-        with made_folder(path):
-            files = tuple(path.parent / file.name for file in self.save(path))
+        files = tuple(path.parent / file.name for file in self.save(path))
         checked = self.verification
         if checked is not None:
             checked = replace(checked, quantized_bytes=self._format.size(files))
