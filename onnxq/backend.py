@@ -5,7 +5,7 @@ A backend is data. The engine (:mod:`onnxq.planning`) reads the rows; no shared 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +16,7 @@ from onnxq.asked_scheme import check_scheme
 from onnxq.calibration.ranges import check_range
 from onnxq.checks.findings import Finding
 from onnxq.errors import OptionError
+from onnxq.format import Format
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.write_out import COMPOSITE
@@ -27,48 +28,9 @@ from onnxq.qparams import QParams
 from onnxq.spec import NEWEST_OPSET, QuantSpec
 
 if TYPE_CHECKING:
-    from onnxq.quantized import Quantized
+    pass
 
 __all__ = ["Backend", "Format", "Kind", "OpRule"]
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A way to write a result.
-
-    Attributes:
-        render: the ONNX model that says, in onnxruntime, what the artifact computes; for QDQ it is the artifact itself.
-        write: writes the artifact: the ONNX model at the path, sidecar files beside it with its stem. Returns the files
-            written, the model first.
-        read: the way back from the path of the artifact's model, where that is no QDQ or FakeQuantize model.
-        integers: it holds QuantizeLinear and DequantizeLinear, which know 4- and 16-bit integers from opset 21 on.
-        simulated: what is rendered is no artifact: it is run for its numbers alone.
-        beside: endings of the sidecar files: what takes the place of ``.onnx`` in the model's name.
-        compiled: of these endings, those of the files that the target runs, whose size is the result's; where there are
-            none, it is that of all files.
-        notes: what of the result it could not say the way it is meant to, for the user.
-        refuses: raises a ModelError for a float model, in the form that the target wants, of which nothing can be
-            written this way; called before any data is run.
-    """
-
-    render: Callable[[Quantized], ir.Model]
-    write: Callable[[Quantized, Path], list[Path]]
-    read: Callable[[Path], Quantized] | None = None
-    integers: bool = False
-    simulated: bool = False
-    beside: tuple[str, ...] = ()
-    compiled: tuple[str, ...] = ()
-    notes: Callable[[Quantized], list[str]] | None = None
-    refuses: Callable[[ir.Model], None] | None = None
-
-    def sidecars(self, path: Path) -> list[Path]:
-        """The files written beside a model."""
-        return [path.with_name(path.stem + ending) for ending in self.beside]
-
-    def size(self, files: Sequence[Path]) -> int:
-        """Bytes of what :attr:`write` has written, as far as the target runs it."""
-        run = {file.name for file in files if file.name.endswith(self.compiled)} if self.compiled else set()
-        return sum(file.stat().st_size for file in files if not run or file.name in run)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -161,6 +123,9 @@ class Backend:
         recast: a rewriting of the rendered QDQ model, in place, into faster forms, which may have other tensors inside.
         finish: a last one, in place, that keeps them.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
+        runtime_file: writes, beside an ONNX model, float or with quantizers, the file that the runtime takes in its
+            place: for copies of an artifact with more outputs, for parts of it, for the float model. ``None``: it takes
+            ONNX.
         artifacts: files written, for the table of targets.
         next_step: the vendor's command that takes the artifact in the target's default format, ``MODEL`` standing for
             its path without the ending; several commands are joined by ``&&``.
@@ -224,6 +189,7 @@ class Backend:
     recast: Callable[[ir.Model, Plan], None] | None = None
     finish: Callable[[ir.Model, Plan], None] | None = None
     runtime: str | None = None
+    runtime_file: Callable[[ir.Model, Path], object] | None = None
     artifacts: str = ""
     next_step: str = ""
     verified: str = ""

@@ -116,7 +116,7 @@ def verify(
     feeds, indices = _taken(data, model, _SAMPLES if samples is None else samples, image)
     if runtime is not None and runtime.one_shape:
         _require_one_shape(runtime, feeds)
-    asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter)
+    asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter, target.runtime_file)
     rounded = bool(quantizing(quantized.model))
     shown, beside = model if by.tensors else None, None if rounded else quantized.model
     seen = asked.whole(path, shown=shown, beside=beside) if asked is not None else Examination("", "")

@@ -9,22 +9,27 @@ The QDQ model is translated operator by operator (:mod:`onnxq.backends.litert.op
 one with its DequantizeLinear and QuantizeLinear nodes, Relu and Clip are gone where the grid ends as they do. Around
 convolutions and pools tensors have their channels last; what needs the axes as ONNX has them has a TRANSPOSE in front,
 and a Transpose of the model is none where its readers want that order. Inputs and outputs keep names, types and the
-order of their axes. What TensorFlow Lite has in float alone (a layer
-normalization, say, is nine operators) stands between DEQUANTIZE and QUANTIZE.
+order of their axes. What TensorFlow Lite has in float alone (a layer normalization, say, is nine operators) stands
+between DEQUANTIZE and QUANTIZE.
 
 Of the model's inputs a first axis of free size becomes 1, other free sizes must be fixed; a model with an operator that
 is not translated (recurrent layers, If and Loop, sizes that follow from data) is refused before data is run, and
 ``onnxq check`` says the same.
 
+Placement ``auto`` decides by what LiteRT's kernels cost on a CPU (:mod:`onnxq.backends.litert.costs`): convolutional
+nets are in integers as a whole but for a Softmax or Sigmoid at their end, and of transformers the layers, not the
+products of two activations and Softmax, of which XNNPACK has kernels for floats alone. Microcontrollers and NPUs want
+all in integers: ``--placement all``.
+
 Formats: ``tflite`` with inputs and outputs as the model has them; ``tflite-int8`` with those that are quantized as int8
-themselves, for a microcontroller; both write the QDQ model beside it, with which ``onnxq verify`` compares.
-``qdq`` and ``fake-quantize`` are for onnxruntime alone. The file is written with the package ai-edge-litert
-(``pip install "onnxq[litert]"``).
+themselves, for a microcontroller; both write the QDQ model beside it, with which ``onnxq verify`` compares. ``qdq`` and
+``fake-quantize`` are for onnxruntime alone. The file is written with the package ai-edge-litert (``pip install
+"onnxq[litert]"``).
 
 LiteRT's kernels compute what QDQ says but for their rounding: they multiply by fixed-point numbers, and some round
-twice. A layer is a step off here and there (LeakyRelu in 7 of 100 elements, a convolution in 3 of 1,000), which a deep
-net amplifies as it does any such difference: EfficientNet-Lite0 has 28.2 dB against onnxruntime without optimizations,
-as much as onnxruntime with them, and 21.9 dB to the float model, 22.3 in simulation.
+twice. Layer by layer XNNPACK's convolutions give onnxruntime's codes but for 32 of 14 million (EfficientNet-Lite0),
+others are a step off here and there: LeakyRelu in 1 of 100, a product of two activations in 1 of 100. HardSwish is
+written with sums and products, for which XNNPACK has kernels, and is up to two steps off.
 
 Verified with ai-edge-litert 2.3.0 on x86-64 (its own kernels and XNNPACK's): numbers. TensorFlow Lite for
 Microcontrollers (package tflite-micro of October 2026) runs MNIST and EfficientNet-Lite0 within two steps of it. Arm's
@@ -35,19 +40,20 @@ phones, GPUs, Coral's Edge TPU.
 from __future__ import annotations
 
 import json
-from collections.abc import MutableMapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.litert.biased import biased_products
 from onnxq.backends.litert.conversion import convert
+from onnxq.backends.litert.costs import COSTS, DEQUANTIZE, NODE, QUANTIZE
 from onnxq.backends.litert.flat import FlatModel
+from onnxq.backends.litert.grids import fit_grids
 from onnxq.backends.litert.packing import packed
 from onnxq.errors import BackendError, ModelError, OptionError
 from onnxq.file_system import write_bytes
@@ -57,10 +63,8 @@ from onnxq.graph.passes.fuse_gelu import fuse_gelu
 from onnxq.graph.passes.hard_sigmoids import hard_sigmoids
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.traverse import all_nodes
-from onnxq.numbers import fit_biases
 from onnxq.options import Options
-from onnxq.plan import Plan
-from onnxq.qparams import QParams
+from onnxq.planning.table_rows import activations_read, row
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm
@@ -68,11 +72,9 @@ from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
 
-_FIXED = {"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 128, 0), "LogSoftmax": (16 / 256, 127)}
-"""Scale and zero point that the kernels of these operators write."""
-
 _ENDING = ".tflite"
 _ONNX_ALONE = ("qdq", "fake-quantize")
+_PLANES = 4
 _SHOWN = 3
 """Nodes that a message names."""
 
@@ -81,28 +83,6 @@ def _rewrite(model: ir.Model) -> list[Note]:
     """What TensorFlow Lite has as one operator, or has not and says with others in integers."""
     passes = (explicit_pads, fuse_gelu, lone_norms, hard_sigmoids, biased_products)
     return [note for each_pass in passes for note in each_pass(model)]
-
-
-def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
-    """The grids that kernels have by themselves, for what shares them too."""
-    makers = {value.name: node.op_type for node in all_nodes(model) for value in node.outputs}
-    changed: dict[str, QParams] = {}
-    for site in plan.sites:
-        old = numbers.get(site.name)
-        fixed = _FIXED.get(makers.get(site.tensor, ""))
-        if old is None or fixed is None or site.tied_to is not None or site.role != "activation":
-            continue
-        scale, zero = np.asarray(fixed[0], np.float32), np.asarray(fixed[1], np.int64)
-        changed[site.name] = replace(old, scale=scale, zero_point=zero)
-    for site in plan.sites:
-        root = plan.root(site).name
-        if root in changed:
-            numbers[site.name] = replace(changed[root], spec=site.spec)
-    if changed:
-        fitted = dict(numbers)
-        fit_biases(model, plan, fitted)
-        numbers.update(fitted)
-    return []
 
 
 def _refuse(options: Options) -> None:
@@ -148,17 +128,59 @@ def _translated(quantized: Quantized, *, codes: bool) -> FlatModel:
     return flat
 
 
-def _still_float(quantized: Quantized) -> list[str]:
-    """Inputs and outputs that are no int8, though that was asked for."""
-    flat = _translated(quantized, codes=True)
+def _runtime_file(model: ir.Model, path: Path) -> Path:
+    """A model alone as LiteRT takes it, in integers what stands between quantizers, as far as the table has it."""
+    flat, refused = convert(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(node)})
+    if refused:
+        raise BackendError(refused[0].why, where=refused[0].where, hint=refused[0].hint)
+    return write_bytes(path.with_suffix(_ENDING), packed(flat, "onnxq"))
+
+
+def _is_between_quantizers(node: ir.Node) -> bool:
+    rule = row(BACKEND, node)
+    if rule is None or (rule.when is not None and rule.when(node) is not None):
+        return False
+    read = [value.producer() for value in activations_read(rule, node)]
+    written = [use.node for value in node.outputs for use in value.uses()]
+    return all(maker is not None and maker.op_type == "DequantizeLinear" for maker in read) and all(
+        reader.op_type == "QuantizeLinear" for reader in written
+    )
+
+
+def _said_of(quantized: Quantized, *, codes: bool) -> list[str]:
+    """What is float in the file though it is in integers in the plan, or was asked for in integers."""
+    flat = _translated(quantized, codes=codes)
+    said = [f"in float in the TensorFlow Lite file, which has that form for floats alone: {_listed(flat.in_float)}"]
+    said = said if flat.in_float else []
+    if not codes:
+        return said
     graph, done = quantized.model.graph, flat.of_integers()
-    ends = {value.name: value.dtype for value in (*graph.inputs, *graph.outputs)}
+    ends = {value.name or "": value.dtype for value in (*graph.inputs, *graph.outputs)}
     left = [name for name, dtype in ends.items() if dtype is ir.DataType.FLOAT and name not in done]
-    return [f"{', '.join(map(repr, left))}: float in the TensorFlow Lite file, too"] if left else []
+    said += [f"float in the TensorFlow Lite file, too: {_listed(left)}"] if left else []
+    rest = len(quantized.plan.kept_float)
+    return [*said, f"{rest} operators stay float: --placement all leaves as few as can be"] if rest else said
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def _of_planes(node: ir.Node) -> str | None:
+    """A convolution over one axis or two."""
+    weight = node.inputs[1]
+    volumes = weight is not None and weight.shape is not None and len(weight.shape) > _PLANES
+    return "TensorFlow Lite convolves volumes in float" if volumes else None
+
+
+def _rises(node: ir.Node) -> str | None:
+    """A HardSigmoid that rises."""
+    return None if node.attributes.get_float("alpha", 0.2) > 0 else "it falls, or stays where it is"
 
 
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, when=_of_planes),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
     OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis),
@@ -167,6 +189,7 @@ _RULES = (
     *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSwish Gelu Exp Abs"),
     OpRule("PRelu", Kind.ELEMENTWISE, data=(0, 1)),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
+    OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=_rises),
     OpRule("Tanh", Kind.ELEMENTWISE, fixed=(-1.0, 1.0), own_scale=True),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
     OpRule("LogSoftmax", Kind.ELEMENTWISE, fixed=(-16.0, 0.0), own_scale=True),
@@ -186,6 +209,7 @@ _FLAT = Format(
     beside=(_ENDING,),
     compiled=(_ENDING,),
     refuses=_refuse_model,
+    notes=partial(_said_of, codes=False),
 )
 
 BACKEND = Backend(
@@ -193,22 +217,27 @@ BACKEND = Backend(
     title="LiteRT (TensorFlow Lite)",
     activation=QuantSpec(signed=True, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
-    rules={rule.op: rule for rule in _RULES},
+    rules={rule.op: replace(rule, cost=COSTS[rule.op]) for rule in _RULES},
     formats={
         "tflite": _FLAT,
-        "tflite-int8": replace(_FLAT, write=partial(_write, codes=True), notes=_still_float),
+        "tflite-int8": replace(_FLAT, write=partial(_write, codes=True), notes=partial(_said_of, codes=True)),
         "qdq": QDQ,
         "fake-quantize": FAKE_QUANTIZE,
     },
+    by_cost=True,
+    quantize_cost=QUANTIZE,
+    dequantize_cost=DEQUANTIZE,
+    node_cost=NODE,
     complete_units=True,
     whole=frozenset(),
     min_opset=20,
     weight_bits=frozenset({8}),
     act_bits=frozenset({8}),
     rewrite=_rewrite,
-    adjust=_adjust,
+    adjust=fit_grids,
     refuses=_refuse,
     runtime="litert",
+    runtime_file=_runtime_file,
     artifacts="model.tflite, model.onnx (QDQ)",
     verified="LiteRT 2.3.0 on x86-64: numbers; TensorFlow Lite for Microcontrollers, Vela 5.2: loads, placement",
     unverified="phones, GPUs, Edge TPU, microcontrollers themselves",

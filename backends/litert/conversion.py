@@ -117,12 +117,19 @@ def _node(t: Translation, node: ir.Node) -> None:
         if translate is None:
             raise RefusedError(f"onnxq does not say {full_type(node)} in TensorFlow Lite")
         t.enter(node)
-        translate(t, node)
+        try:
+            translate(t, node)
+        except RefusedError:
+            if not t.integer:
+                raise
+            t.integer = False  # a form that it has for floats alone, between DEQUANTIZE and QUANTIZE
+            translate(t, node)
+            t.flat.in_float.append(node.name or "")
 
 
 def _is_missing(t: Translation, value: ir.Value | None) -> bool:
     """Whether a tensor that a node reads is there for want of its maker's translation only."""
-    return value is not None and value.producer() is not None and t.stored(value) is None and t.placed(value) is None
+    return value is not None and t.stored(value) is None and t.placed(value) is None
 
 
 def _outputs(t: Translation, graph: ir.Graph, *, codes: bool) -> None:
@@ -139,6 +146,10 @@ def _outputs(t: Translation, graph: ir.Graph, *, codes: bool) -> None:
 
 def _copied(t: Translation, given: Placed) -> Placed:
     """The same numbers in a tensor of their own."""
+    constant = t.flat.numbers(given.index)
+    if constant is not None:
+        index = t.flat.constant("", constant, given.grid, alone=True)
+        return Placed(index, given.shape, given.order, given.dtype, given.grid)
     index = t.flat.tensor("copy", given.shape, given.dtype, given.grid)
     shape = t.flat.constant("shape", np.array(given.shape, np.int32))
     t.flat.operator("RESHAPE", [given.index, shape], [index], newShape=list(given.shape))

@@ -9,12 +9,15 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.backends.litert.kernels import DATA, require_kernel
 from onnxq.backends.litert.placed import Grid
 
 __all__ = ["TYPES", "FlatModel", "FlatOperator", "FlatTensor"]
 
 TYPES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT: "FLOAT32",
+    ir.DataType.FLOAT16: "FLOAT16",
+    ir.DataType.DOUBLE: "FLOAT64",
     ir.DataType.INT8: "INT8",
     ir.DataType.UINT8: "UINT8",
     ir.DataType.INT16: "INT16",
@@ -58,22 +61,24 @@ class FlatModel:
         outputs: name → tensor.
         tensors: all of them.
         operators: in order.
+        in_float: nodes of the plan's integers that are float in a form which it has for floats alone.
     """
 
     inputs: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     tensors: list[FlatTensor] = field(default_factory=list)
     operators: list[FlatOperator] = field(default_factory=list)
+    in_float: list[str] = field(default_factory=list)
     _constants: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def tensor(self, name: str, shape: Sequence[int], dtype: ir.DataType, grid: Grid | None = None) -> int:
         """A new tensor that an operator, or the caller, fills; its number."""
         return self._added(FlatTensor(name, tuple(shape), dtype, grid, None))
 
-    def constant(self, name: str, array: NDArray[Any], grid: Grid | None = None) -> int:
-        """A tensor of given numbers; the one that is there where a small one is the same."""
+    def constant(self, name: str, array: NDArray[Any], grid: Grid | None = None, *, alone: bool = False) -> int:
+        """A tensor of given numbers: the one that is there where a small one is the same, unless it is to be alone."""
         dtype = ir.DataType.from_numpy(array.dtype)
-        key = (array.shape, dtype, grid, array.tobytes()) if array.size <= _FEW else None
+        key = (array.shape, dtype, grid, array.tobytes()) if array.size <= _FEW and not alone else None
         if key is not None and key in self._constants:
             return self._constants[key]
         index = self._added(FlatTensor(name, array.shape, dtype, grid, array))
@@ -88,7 +93,13 @@ class FlatModel:
         return self.constant(old.name, old.data.reshape(shape), old.grid)
 
     def operator(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], **options: Any) -> None:
-        """Add an operator, -1 for an input that is left out; ``options`` as the schema's Python classes name them."""
+        """Add an operator, -1 for an input that is left out; ``options`` as the schema's Python classes name them.
+
+        Raises:
+            RefusedError: TensorFlow Lite does not compute it in the type of its inputs.
+        """
+        data = self.tensors[inputs[DATA.get(kind, 0)]]
+        require_kernel(kind, data.dtype, data.shape, on_grid=data.grid is not None)
         self.operators.append(FlatOperator(kind, tuple(inputs), tuple(outputs), options))
 
     def rename(self, index: int, name: str) -> None:
@@ -104,13 +115,13 @@ class FlatModel:
         names = {**self.inputs, **self.outputs}
         return [name for name, index in names.items() if self.tensors[index].grid is not None]
 
+    def numbers(self, index: int) -> NDArray[Any] | None:
+        """The numbers of a constant; None of other tensors."""
+        return self.tensors[index].data
+
     def is_computed(self, index: int) -> bool:
         """Whether an operator makes a tensor: it is no constant, and no input."""
         return self.tensors[index].data is None and index not in self.inputs.values()
-
-    def kinds(self) -> list[str]:
-        """The operators, in order."""
-        return [operator.kind for operator in self.operators]
 
     def pruned(self) -> FlatModel:
         """The model without operators that nobody reads, and without what only they read."""
@@ -128,7 +139,7 @@ class FlatModel:
         inputs, outputs = (
             {name: numbers[index] for name, index in names.items()} for names in (self.inputs, self.outputs)
         )
-        return FlatModel(inputs, outputs, [self.tensors[old] for old in sorted(read - {-1})], moved)
+        return FlatModel(inputs, outputs, [self.tensors[old] for old in sorted(read - {-1})], moved, self.in_float)
 
     def _added(self, tensor: FlatTensor) -> int:
         self.tensors.append(tensor)

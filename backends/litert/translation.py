@@ -22,6 +22,8 @@ from onnxq.graph.values import constant_array, static_shape
 __all__ = ["Translation"]
 
 _FLOAT = ir.DataType.FLOAT
+_MOST_AXES = 4
+"""Of rows that a FULLY_CONNECTED reads."""
 
 
 class Translation:
@@ -145,6 +147,9 @@ class Translation:
         return self._in_order(self._in_float(value, codes), order, value.name or "")
 
     def _in_float(self, value: ir.Value, given: Placed) -> list[Placed]:
+        constant = self.flat.numbers(given.index)
+        if constant is not None and given.grid is not None:
+            self._floats[value] = [self.constant(value.name or "", _real(constant, given.grid), order=given.order)]
         if value not in self._floats:
             index = self.flat.tensor(f"{value.name}", given.shape, _FLOAT)
             self.flat.operator("DEQUANTIZE", [given.index], [index])
@@ -186,9 +191,9 @@ class Translation:
         return Placed(index, shape, order, placed.dtype, placed.grid)
 
     def as_rows(self, placed: Placed) -> Placed:
-        """Rows of numbers as they were before a RESHAPE that has left the rows as they are."""
+        """Rows of numbers as they were before a RESHAPE that has left the rows as they are; XNNPACK takes few axes."""
         source = self._shaped.get(placed.index, placed)
-        return source if source.shape[-1] == placed.shape[-1] else placed
+        return source if source.shape[-1] == placed.shape[-1] and len(source.shape) <= _MOST_AXES else placed
 
     # -- writing
 
@@ -218,19 +223,27 @@ class Translation:
         self.place(value, made)
         return made
 
-    def compute(self, kind: str, inputs: Sequence[Placed], *more: int, shape: Sequence[int] | None = None) -> Placed:
-        """An operator that makes a float on the way, with axes like those of its inputs.
+    def compute(
+        self,
+        kind: str,
+        inputs: Sequence[Placed],
+        *more: int,
+        shape: Sequence[int] | None = None,
+        grid: Grid | None = None,
+    ) -> Placed:
+        """An operator that makes a tensor on the way, with axes like those of its inputs.
 
         Args:
             kind: the operator.
             inputs: tensors in the same order of axes, with as many axes.
             *more: further inputs.
             shape: of the result; what broadcasting makes of those of the inputs unless given.
+            grid: of the result, where it is in integers.
         """
         shape = np.broadcast_shapes(*(one.shape for one in inputs)) if shape is None else tuple(shape)
-        index = self.flat.tensor(kind.lower(), shape, inputs[0].dtype)
+        index = self.flat.tensor(kind.lower(), shape, inputs[0].dtype, grid)
         self.flat.operator(kind, [*(one.index for one in inputs), *more], [index])
-        return Placed(index, shape, inputs[0].order, inputs[0].dtype)
+        return Placed(index, shape, inputs[0].order, inputs[0].dtype, grid)
 
     def scalar(self, number: float, like: Placed) -> Placed:
         """A constant number with as many axes as a tensor, for broadcasting."""
@@ -268,14 +281,17 @@ class Translation:
         """Integers, or floats, on another grid."""
         if placed.grid == grid:
             return placed
+        constant = self.flat.numbers(placed.index)
+        if constant is not None:
+            real = constant if placed.grid is None else _real(constant, placed.grid)
+            return self.constant(name, _codes(real, grid), grid, placed.order)
         index = self.flat.tensor(name, placed.shape, ir.DataType.INT8, grid)
         self.flat.operator("QUANTIZE", [placed.index], [index])
         return Placed(index, placed.shape, placed.order, ir.DataType.INT8, grid)
 
     def code(self, number: float, grid: Grid) -> int:
         """The int8 that stands for a number."""
-        code = np.rint(np.float32(number) / np.float32(grid.scale[0])) + grid.zero_point[0]
-        return int(np.clip(code, -128, 127))
+        return int(_codes(np.asarray(number, np.float32), grid))
 
     # -- quantizers
 
@@ -319,6 +335,12 @@ def _grid(node: ir.Node) -> Grid:
     rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
     axis = node.attributes.get_int("axis", 1)
     return Grid.of(scale, zero, axis % rank if scale.size > 1 and rank else 0)
+
+
+def _codes(array: NDArray[Any], grid: Grid) -> NDArray[np.int8]:
+    """The int8 that stand for numbers, on a grid of one scale."""
+    codes = np.rint(np.asarray(array, np.float32) / np.float32(grid.scale[0])) + grid.zero_point[0]
+    return np.asarray(np.clip(codes, -128, 127), np.int8)
 
 
 def _real(array: NDArray[Any], grid: Grid) -> NDArray[Any]:

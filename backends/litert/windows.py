@@ -53,16 +53,20 @@ def windows_of(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int], made:
     gaps = get.get_ints("dilations", ()) or (1,) * count
     pads = get.get_ints("pads", ()) or (0,) * 2 * count
     found = [Window(*numbers) for numbers in zip(sizes, kernel, steps, gaps, pads[:count], pads[count:], strict=True)]
-    automatic = get.get_string("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        found = [_padded(window, lower=automatic == "SAME_LOWER") for window in found]
-    found = [_reaching(window, count) for window, count in zip(found, made, strict=True)]
+    same = {"SAME_UPPER": False, "SAME_LOWER": True}.get(get.get_string("auto_pad", "NOTSET"))
+    if same is not None:
+        found = [_padded(window, lower=same) for window in found]
     if any(min(window.begin, window.end) < 0 for window in found):
         raise RefusedError("its padding is negative")
-    return found
+    for window, count in zip(found, made, strict=True):
+        beyond = (count - 1) * window.step - window.begin >= window.size and get.get_int("ceil_mode", 0) == 1
+        if beyond or (same is not None and count != -(-window.size // window.step)):
+            raise RefusedError("its last window is beyond its input, where runtimes have none")
+    return [_reaching(window, count) for window, count in zip(found, made, strict=True)]
 
 
 def _reaching(window: Window, count: int) -> Window:
+    """A window that is applied so often, with the padding that this needs."""
     more = max((count - 1) * window.step + window.reach - window.begin - window.size, window.end)
     return Window(window.size, window.kernel, window.step, window.gap, window.begin, more)
 

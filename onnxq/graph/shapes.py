@@ -18,6 +18,8 @@ __all__ = ["forget_shapes", "infer_shapes", "inputs_of_unknown_size", "shapes_of
 
 MAX_VECTOR = 1 << 16
 """Elements of the largest vector with which data propagation is used."""
+_LIKE_THE_INPUT = frozenset({"GroupNormalization"})
+"""Standard operators that onnx (1.23) infers nothing of."""
 
 
 def infer_shapes(model: ir.Model) -> list[Note]:
@@ -45,6 +47,7 @@ def infer_shapes(model: ir.Model) -> list[Note]:
     while True:
         proto, _ = skeleton(model, big)
         _forget(proto.graph)
+        _stand_in(proto.graph)
         try:
             inferred = infer(proto)
         except Exception as error:
@@ -134,10 +137,23 @@ def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _is_inferred(node: ir.Node | onnx.NodeProto) -> bool:
     """Whether onnx can infer what a node makes."""
+    if not node.domain and node.op_type in _LIKE_THE_INPUT:
+        return False
     if not node.domain or node.domain not in STANDARD:
         return not node.domain
     known = onnx.defs.has(node.op_type, node.domain)
     return known and onnx.defs.get_schema(node.op_type, node.domain).has_type_and_shape_inference_function
+
+
+def _stand_in(graph: onnx.GraphProto) -> None:
+    """Lets operators that onnx infers nothing of, though their output is like their input, stand as Identity."""
+    stack = [graph]
+    while stack:
+        for node in stack.pop().node:
+            if not node.domain and node.op_type in _LIKE_THE_INPUT:
+                node.op_type = "Identity"
+                del node.input[1:], node.attribute[:]
+            stack += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
 
 
 def _forget(graph: onnx.GraphProto) -> None:

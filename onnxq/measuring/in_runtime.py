@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.console.progress import Reporter
-from onnxq.errors import OutputError, VerificationError
+from onnxq.errors import BackendError, OutputError, VerificationError
 from onnxq.graph.files.save import save
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers
 from onnxq.runtimes.child import examine
@@ -29,12 +30,14 @@ class InRuntime:
         feeds: samples.
         timeout: seconds.
         reporter: shows progress.
+        runtime_file: see :class:`onnxq.backend.Backend`.
     """
 
     runtime: Runtime
     feeds: list[dict[str, NDArray[Any]]]
     timeout: float
     reporter: Reporter
+    runtime_file: Callable[[ir.Model, Path], object] | None = None
 
     def whole(self, path: Path, *, shown: ir.Model | None = None, beside: ir.Model | None = None) -> Examination:
         """The whole model in the runtime.
@@ -55,12 +58,13 @@ class InRuntime:
             self.reporter.phase(f"{done} in {runtime.title}", total=total, unit=unit) as tell,
         ):
             if shown is not None and runtime.runs:
-                path = save(shown, Path(folder) / path.name)[0]
+                path = self._saved(shown, Path(folder) / path.name)
             other, untimed = None, list[str]()
             if beside is not None and runtime.timed and count:
                 try:
-                    other = _saved(beside, Path(folder, "float"))
-                except OutputError as error:  # there is no room for it
+                    Path(folder, "float").mkdir()
+                    other = self._saved(beside, Path(folder, "float", "model.onnx"))
+                except (BackendError, OutputError) as error:  # there is no room for it, or it cannot be said
                     untimed.append(f"not timed: {error}")
             advance = tell if computes else lambda done: tell(0)
             seen = examine(runtime, path, self.feeds, beside=other, timeout=self.timeout, advance=advance)
@@ -82,13 +86,14 @@ class InRuntime:
         missing = None
         with self.reporter.phase(f"layer by layer in {self.runtime.title}", total=1, unit="models") as advance:
             try:
-                found = compare_layers(model, self.runtime, self.feeds, timeout=self.timeout)
-            except VerificationError as error:
+                found = compare_layers(model, self.runtime, self.feeds, timeout=self.timeout, save=self._saved)
+            except (BackendError, VerificationError) as error:
                 missing = error.what
             advance(1)
         return found, missing
 
-
-def _saved(model: ir.Model, folder: Path) -> Path:
-    folder.mkdir()
-    return save(model, folder / "model.onnx")[0]
+    def _saved(self, model: ir.Model, path: Path) -> Path:
+        """A model in a file, with the one that the runtime takes in its place beside it."""
+        if self.runtime_file is not None:
+            self.runtime_file(model, path)
+        return save(model, path)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,12 @@ class LayerAgreement:
 
 
 def compare_layers(
-    model: ir.Model, runtime: Runtime, feeds: Sequence[Arrays], *, timeout: float
+    model: ir.Model,
+    runtime: Runtime,
+    feeds: Sequence[Arrays],
+    *,
+    timeout: float,
+    save: Callable[[ir.Model, Path], object] = save,
 ) -> tuple[LayerAgreement, ...]:
     """Run a model taken apart at its quantizers in a runtime and compare the integers of every layer.
 
@@ -68,6 +73,7 @@ def compare_layers(
         runtime: one that computes.
         feeds: samples; the first two, if they are of equal sizes, are run.
         timeout: seconds for the runtime.
+        save: writes the parts as the runtime takes them.
 
     Returns:
         An entry for each tensor whose integers can be cut off, in the order of the graph.

@@ -7,4 +7,4 @@ Options of the script:
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("litert", "LiteRT", ("ai-edge-litert",), options={"reference": False}, timed=False)
+RUNTIME = Runtime("litert", "LiteRT", ("ai-edge-litert",), options={"reference": False}, timed=True, steps=2)

@@ -89,6 +89,14 @@ def test_stft_gives_half_of_the_spectrum_where_it_says_nothing() -> None:
     check(model)
 
 
+def test_groups_that_are_normalized_have_the_shape_of_what_they_were() -> None:
+    text = "g (float[n,4,8] x) => (float[n,4,8] y) { a = GroupNormalization <num_groups = 2> (x, w, w)\n y = Relu (a) }"
+    model = load(build(text, opset=21, ir_version=10, w=random(4)))
+    infer_shapes(model)
+    assert str(value(model, "a").shape) == "[n,4,8]" and value(model, "a").dtype is ir.DataType.FLOAT
+    check(model)
+
+
 def test_failure_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> onnx.ModelProto:
         raise onnx.shape_inference.InferenceError("no")

@@ -10,10 +10,12 @@ from onnxq.backends.litert.operators import (
     convolutions,
     elementwise,
     functions,
+    hard,
     matrices,
     movement,
     norms,
     padding,
+    picking,
     pools,
     reductions,
     resizes,
@@ -22,7 +24,20 @@ from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
 
-_FAMILIES = (convolutions, elementwise, functions, matrices, movement, norms, padding, pools, reductions, resizes)
+_FAMILIES = (
+    convolutions,
+    elementwise,
+    functions,
+    hard,
+    matrices,
+    movement,
+    norms,
+    padding,
+    picking,
+    pools,
+    reductions,
+    resizes,
+)
 OPERATORS: Mapping[str, Callable[[Translation, ir.Node], None]] = {
     name: translate for family in _FAMILIES for name, translate in family.OPERATORS.items()
 }

@@ -14,8 +14,10 @@ from onnxq.backends.litert.placed import Grid, Placed, RefusedError, last
 from onnxq.backends.litert.translation import Translation
 from onnxq.backends.litert.windows import Window, is_same, windows_of
 
-__all__ = ["OPERATORS", "bias"]
+__all__ = ["OPERATORS", "bias", "raised"]
 
+_NEAR = 1e-6
+"""Between scales that are the same but for their rounding."""
 _LINES, _PLANES, _VOLUMES = 3, 4, 5
 """Axes of what a convolution over one, two, three axes reads."""
 
@@ -38,7 +40,7 @@ def convolution(t: Translation, node: ir.Node) -> None:
         raise RefusedError(f"TensorFlow Lite has no convolution over {rank - 2} axes")
     x, same = _with_padding(t, x, windows)
     if rank == _LINES:
-        x, weight = _raised(t, x), weight[:, :, None]
+        x, weight = raised(t, x), weight[:, :, None]
         windows = [Window(1, 1, 1, 1, 0, 0), *windows]
     channels = x.shape[-1]
     depthwise = groups == channels and groups > 1
@@ -75,7 +77,7 @@ def _made(t: Translation, node: ir.Node, kind: str, inputs: list[int], rank: int
     t.place(value, t.reshaped(wide, (batch, length, channels), order, value.name or ""))
 
 
-def _raised(t: Translation, x: Placed) -> Placed:
+def raised(t: Translation, x: Placed) -> Placed:
     """A line (N, L, C) as a plane of one row."""
     batch, length, channels = x.shape
     return t.reshaped(x, (batch, 1, length, channels), last(_PLANES))
@@ -117,16 +119,21 @@ def bias(t: Translation, node: ir.Node, x: Placed, weight: Grid | None, channels
     TensorFlow Lite's integer kernels want one.
     """
     value = node.inputs[2] if len(node.inputs) > 2 else None
-    found = t.stored(value) if value is not None else (np.zeros(channels, np.int32 if t.integer else np.float32), None)
+    found = (np.zeros(channels, np.float32), None) if value is None else t.stored(value)
     if found is None:
         raise RefusedError("its bias is computed")
     name = (value.name if value is not None else None) or f"{node.name}_bias"
+    real = found[0] if value is None else t.numbers(value)
+    assert real is not None
     if not t.integer:
-        array = t.numbers(value) if value is not None else found[0]
-        return t.constant(name, np.asarray(array, np.float32).reshape(-1)).index
+        return t.constant(name, np.asarray(real, np.float32).reshape(-1)).index
     assert x.grid is not None and weight is not None
     scales = np.float32(x.grid.scale[0]) * np.array(weight.scale, np.float32)
-    return t.constant(name, found[0].astype(np.int32).reshape(-1), Grid.of(scales, np.zeros(scales.shape))).index
+    array, grid = found
+    if grid is None or not np.allclose(grid.scale, scales, rtol=_NEAR, atol=0) or any(grid.zero_point):
+        limits = np.iinfo(np.int32)
+        array = np.clip(np.rint(real.reshape(-1).astype(np.float64) / scales), limits.min, limits.max)
+    return t.constant(name, array.astype(np.int32).reshape(-1), Grid.of(scales, np.zeros(scales.shape))).index
 
 
 def _name(node: ir.Node, position: int) -> str:
@@ -150,13 +157,13 @@ def transposed(t: Translation, node: ir.Node) -> None:
     if any(gap != 1 for gap in get.get_ints("dilations", ())):
         raise RefusedError("TensorFlow Lite has no transposed convolution with dilations")
     steps, pads = get.get_ints("strides", ()) or (1,) * count, get.get_ints("pads", ()) or (0,) * 2 * count
-    if get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or "output_shape" in get:
         raise RefusedError("its padding is automatic, with sizes that are not known")
     x = t.read(node.inputs[0], last(rank))
     sizes, begins = t.shape(node.outputs[0])[2:], pads[:count]
     kernel = weight.shape[2:]
     if rank == _LINES:
-        x, weight = _raised(t, x), weight[:, :, None]
+        x, weight = raised(t, x), weight[:, :, None]
         sizes, begins, steps, kernel = (1, *sizes), (0, *begins), (1, *steps), (1, *kernel)
     kept = _dense(weight, groups).transpose(1, 2, 3, 0)
     grid = Grid(grid.scale, grid.zero_point, 0) if grid is not None else None

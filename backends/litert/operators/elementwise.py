@@ -22,10 +22,9 @@ _COMPARISONS = {
     "LessOrEqual": "LESS_EQUAL",
     "And": "LOGICAL_AND",
     "Or": "LOGICAL_OR",
+    "Xor": "NOT_EQUAL",
 }
 _SEVERAL = {"Max": "MAXIMUM", "Min": "MINIMUM", "Sum": "ADD"}
-_MOST_AXES = 4
-"""Of what is broadcast in integers: TensorFlow Lite's kernels have no more."""
 
 
 def side_by_side(t: Translation, values: list[ir.Value | None], rank: int) -> tuple[list[Placed], Order]:
@@ -64,45 +63,45 @@ def _pair(kind: str) -> Callable[[Translation, ir.Node], None]:
         """An operator of two tensors."""
         value = node.outputs[0]
         inputs, order = side_by_side(t, list(node.inputs), len(t.shape(value)))
-        _check(t, node, inputs)
         t.write(value, kind, [one.index for one in inputs], order)
 
     return binary
 
 
-def _check(t: Translation, node: ir.Node, inputs: list[Placed]) -> None:
-    if len({one.shape for one in inputs}) > 1 and len(inputs[0].shape) > _MOST_AXES and t.integer:
-        raise RefusedError(f"TensorFlow Lite broadcasts {_MOST_AXES} axes at most in integers")
-    if node.op_type == "Div" and inputs[0].dtype not in (ir.DataType.FLOAT, ir.DataType.INT32):
-        raise RefusedError(f"TensorFlow Lite does not divide {inputs[0].dtype.name.lower()}")
-
-
 def several(t: Translation, node: ir.Node) -> None:
-    """The largest, the smallest, the sum of some tensors."""
+    """The largest, the smallest, the sum of some tensors; the first two compare integers on the grid of the result."""
     kind, value = _SEVERAL[node.op_type], node.outputs[0]
     inputs, order = side_by_side(t, list(node.inputs), len(t.shape(value)))
+    grid = t.grid_of(value)
+    if grid is not None and kind == "ADD":
+        raise RefusedError("TensorFlow Lite rounds each sum of two integers")
+    inputs = [t.requantized(one, grid) for one in inputs] if grid is not None else inputs
     if len(inputs) == 1:
         t.place(value, inputs[0])
         return
-    if len(inputs) > 2 and t.integer:
-        raise RefusedError("in integers TensorFlow Lite takes two tensors")
     first, *others, end = inputs
     for other in others:
-        first = t.compute(kind, [first, other])
+        first = t.compute(kind, [first, other], grid=grid)
     t.write(value, kind, [first.index, end.index], order)
 
 
 def power(t: Translation, node: ir.Node) -> None:
-    """POW, or what is said better: a square, a square root, a division."""
+    """POW, or what is said better: a square, a square root, or one beneath 1."""
     value, exponent = node.outputs[0], t.numbers(node.inputs[1])
+    rank = len(t.shape(value))
     kind: str | None = None
     if exponent is not None and exponent.size == 1 and value.dtype is ir.DataType.FLOAT:
         kind = {2.0: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT"}.get(float(exponent.reshape(-1)[0]))
-    if kind is None:
+    if kind is not None:
+        (x,), order = side_by_side(t, [node.inputs[0]], rank)
+        t.write(value, kind, [x.index], order)
+        return
+    if exponent is None:
         _pair("POW")(t, node)
         return
-    x = t.read(node.inputs[0])
-    t.write(value, kind, [x.index], x.order)
+    (x,), order = side_by_side(t, [node.inputs[0]], rank)
+    wide = exponent.reshape((1,) * (rank - exponent.ndim) + exponent.shape).transpose(order)
+    t.write(value, "POW", [x.index, t.constant("exponent", wide.astype(x.dtype.numpy())).index], order)
 
 
 def select(t: Translation, node: ir.Node) -> None:
@@ -113,13 +112,18 @@ def select(t: Translation, node: ir.Node) -> None:
 
 
 def slope(t: Translation, node: ir.Node) -> None:
-    """PRELU, whose slopes have no axis of samples."""
+    """PRELU, whose slopes are constant and have no axis of samples; with others, in float, the sum of both sides."""
     value = node.outputs[0]
     (x, slopes), order = side_by_side(t, list(node.inputs), len(t.shape(value)))
-    if t.stored(node.inputs[1]) is None or slopes.shape[0] != 1 or order[0] != 0:
+    if t.stored(node.inputs[1]) is not None and slopes.shape[0] == 1 and order[0] == 0:
+        alpha = t.reshaped_constant(slopes, slopes.shape[1:])
+        t.write(value, "PRELU", [x.index, alpha.index], order)
+        return
+    if t.integer:
         raise RefusedError("its slopes are computed, or differ from sample to sample")
-    alpha = t.reshaped_constant(slopes, slopes.shape[1:])
-    t.write(value, "PRELU", [x.index, alpha.index], order)
+    zero = t.scalar(0.0, x)
+    below = t.compute("MUL", [t.compute("MINIMUM", [x, zero]), slopes])
+    t.write(value, "ADD", [t.compute("MAXIMUM", [x, zero]).index, below.index], order)
 
 
 def remainder(t: Translation, node: ir.Node) -> None:

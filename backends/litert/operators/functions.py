@@ -78,7 +78,7 @@ def clip(t: Translation, node: ir.Node) -> None:
     x, value = t.read(node.inputs[0]), node.outputs[0]
     kind = _BETWEEN.get((low, high))
     grid = t.grid_of(value)
-    if kind is not None and x.dtype in (ir.DataType.FLOAT, ir.DataType.INT8):
+    if kind is not None and (x.dtype is ir.DataType.FLOAT or x.grid is not None):
         t.write(value, kind, [x.index], x.order)
         return
     if grid is not None:

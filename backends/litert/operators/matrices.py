@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.litert.operators.convolutions import bias
@@ -12,16 +13,12 @@ from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
 
-_MOST_AXES = 5
-"""Of a product of two tensors."""
-
 
 def gemm(t: Translation, node: ir.Node) -> None:
     """A Gemm, its weights a constant (N, K)."""
     found = t.stored(node.inputs[1])
     get = node.attributes
-    alpha, beta = get.get_float("alpha", 1.0), get.get_float("beta", 1.0)
-    if alpha != 1.0 or beta != 1.0:
+    if get.get_float("alpha", 1.0) != 1.0 or get.get_float("beta", 1.0) != 1.0:
         raise RefusedError("its alpha or beta is not 1, and not folded into a constant")
     if found is None:
         _computed_gemm(t, node)
@@ -75,24 +72,24 @@ def _computed_gemm(t: Translation, node: ir.Node) -> None:
 
 
 def matmul(t: Translation, node: ir.Node) -> None:
-    """A product of matrices, of tokens with a constant matrix, or of batches."""
-    left, right = (t.shape(value) for value in node.inputs)
-    if min(len(left), len(right)) < 2:
-        raise RefusedError("one of its operands is a vector")
-    if len(right) == 2 and t.stored(node.inputs[1]) is not None:
-        _by_constant(t, node, len(left))
+    """A product of matrices, of tokens with a constant matrix, or of batches; a vector is a matrix of one row."""
+    left, right = (len(t.shape(value)) for value in node.inputs)
+    if right == 2 and t.stored(node.inputs[1]) is not None:
+        _by_constant(t, node, left)
         return
+    (x, turned_x), (y, turned_y) = (_matrices(t, value) for value in node.inputs)
+    if any(one.grid is not None and len(one.grid.scale) > 1 for one in (x, y)):
+        raise RefusedError("TensorFlow Lite multiplies batches of one scale")
+    x = t.reshaped(x, (1, *x.shape)) if left == 1 else x
+    y = t.reshaped(y, (*y.shape, 1)) if right == 1 else y
+    rank = max(len(x.shape), len(y.shape))
+    inputs = [t.reshaped(one, (1,) * (rank - len(one.shape)) + one.shape) for one in (x, y)]
     value = node.outputs[0]
-    rank = len(t.shape(value))
-    if rank > _MOST_AXES:
-        raise RefusedError(f"TensorFlow Lite multiplies matrices of {_MOST_AXES} axes at most")
-    inputs, flags = [], []
-    for operand in node.inputs:
-        placed, turned = _matrices(t, operand)
-        shape = (1,) * (rank - len(placed.shape)) + placed.shape
-        inputs.append(t.reshaped(placed, shape).index)
-        flags.append(turned)
-    t.write(value, "BATCH_MATMUL", inputs, plain(rank), adjX=flags[0], adjY=flags[1])
+    rows, columns = x.shape[-1 if turned_x else -2], y.shape[-2 if turned_y else -1]
+    batch = np.broadcast_shapes(*(one.shape[:-2] for one in inputs))
+    made = t.new(value, plain(rank), (*batch, rows, columns))
+    t.flat.operator("BATCH_MATMUL", [one.index for one in inputs], [made.index], adjX=turned_x, adjY=turned_y)
+    t.place(value, t.reshaped(made, t.shape(value), name=value.name or ""))
 
 
 def _matrices(t: Translation, value: ir.Value | None) -> tuple[Placed, bool]:
@@ -110,13 +107,20 @@ def _by_constant(t: Translation, node: ir.Node, rank: int) -> None:
     weight, grid = found if t.integer else (t.numbers(node.inputs[1]), None)
     assert weight is not None
     x = t.read(node.inputs[0])
-    if x.order[-1] != rank - 1:
+    if rank == 1:
+        x = t.reshaped(x, (1, *x.shape))
+    elif x.order[-1] != rank - 1:
         x = t.read(node.inputs[0], plain(rank))
     name = node.inputs[1].name if node.inputs[1] is not None else ""
     kept = Grid(grid.scale, grid.zero_point, 0) if grid is not None else None
     kernel = t.constant(name or "", weight.T, kept)
     inputs = [x.index, kernel.index, bias(t, node, x, grid, weight.shape[1])]
-    t.write(node.outputs[0], "FULLY_CONNECTED", inputs, x.order, keepNumDims=True)
+    if rank > 1:
+        t.write(node.outputs[0], "FULLY_CONNECTED", inputs, x.order, keepNumDims=True)
+        return
+    made = t.new(node.outputs[0], x.order, (1, weight.shape[1]))
+    t.flat.operator("FULLY_CONNECTED", inputs, [made.index])
+    t.place(node.outputs[0], t.reshaped(made, made.shape[1:], name=node.outputs[0].name or ""))
 
 
 OPERATORS: dict[str, Any] = {"Gemm": gemm, "MatMul": matmul}

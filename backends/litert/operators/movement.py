@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.litert.operators.elementwise import side_by_side
-from onnxq.backends.litert.placed import Order, Placed, RefusedError, last, plain, same_bytes
+from onnxq.backends.litert.operators.picking import along, picked
+from onnxq.backends.litert.placed import Placed, RefusedError, last, plain, same_bytes
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -53,21 +53,32 @@ def concat(t: Translation, node: ir.Node) -> None:
 
 
 def split(t: Translation, node: ir.Node) -> None:
-    """SPLIT_V."""
+    """SPLIT_V; integers stay on the grid that they are on."""
     x = t.read(node.inputs[0])
-    axis = x.order.index(node.attributes.get_int("axis", 0) % len(x.shape))
-    outputs = [value for value in node.outputs if value.name]
-    sizes = [t.shape(value)[x.order[axis]] for value in outputs]
-    made = [t.new(value, x.order) for value in outputs]
-    if any(one.grid != x.grid for one in made):
-        x = t.requantized(x, made[0].grid) if made[0].grid is not None else x
-        if any(one.grid != x.grid for one in made):
-            raise RefusedError("its results have grids of their own")
-    axis_tensor = t.flat.constant("axis", np.array(axis, np.int32))
-    options = {"numSplits": len(made)}
-    t.flat.operator("SPLIT_V", [x.index, t.list_of(sizes), axis_tensor], [one.index for one in made], **options)
-    for value, one in zip(outputs, made, strict=True):
+    axis = node.attributes.get_int("axis", 0) % len(x.shape)
+    stored = x.order.index(axis)
+    sizes = _sizes_of_parts(t, node, x.shape[stored])
+    shapes = [(*x.shape[:stored], size, *x.shape[stored + 1 :]) for size in sizes]
+    made = [
+        Placed(t.flat.tensor(value.name or "unused", shape, x.dtype, x.grid), shape, x.order, x.dtype, x.grid)
+        for value, shape in zip(node.outputs, shapes, strict=True)
+    ]
+    inputs = [x.index, t.list_of(sizes), t.flat.constant("axis", np.array(stored, np.int32))]
+    t.flat.operator("SPLIT_V", inputs, [one.index for one in made], numSplits=len(made))
+    for value, one in zip(node.outputs, made, strict=True):
         t.place(value, one)
+
+
+def _sizes_of_parts(t: Translation, node: ir.Node, size: int) -> list[int]:
+    """As they are given, or even ones, the last of which may be smaller."""
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        given = t.numbers(node.inputs[1])
+        if given is None:
+            raise RefusedError("the sizes of its parts are computed")
+        return [int(one) for one in given]
+    count = len(node.outputs)
+    part = -(-size // count)
+    return [part] * (count - 1) + [size - part * (count - 1)]
 
 
 def part(t: Translation, node: ir.Node) -> None:
@@ -87,45 +98,7 @@ def part(t: Translation, node: ir.Node) -> None:
     stored = [places[axis] for axis in x.order]
     mask = sum(1 << k for k, (_, end, _) in enumerate(stored) if end < 0)  # backwards up to the first
     lists = [t.list_of([place[k] for place in stored]) for k in range(3)]
-    _picked(t, node, "STRIDED_SLICE", x, lists, x.order, endMask=mask)
-
-
-def _picked(
-    t: Translation, node: ir.Node, kind: str, x: Placed, more: Sequence[int], order: Order, **options: Any
-) -> None:
-    """An operator that copies codes: on the grid of what it reads, then on that of its result."""
-    value = node.outputs[0]
-    grid = t.grid_of(value)
-    x = t.requantized(x, grid) if grid is not None else x
-    t.write(value, kind, [x.index, *more], order, **options)
-
-
-def gather(t: Translation, node: ir.Node) -> None:
-    """GATHER along an axis."""
-    indices, shape = t.numbers(node.inputs[1]), t.shape(node.inputs[0])
-    rank, value = len(shape), node.outputs[0]
-    axis = node.attributes.get_int("axis", 0) % rank
-    x = t.read(node.inputs[0], plain(rank))
-    if indices is not None:
-        wrapped = np.where(indices < 0, indices + shape[axis], indices).astype(np.int32)
-        at = t.flat.constant("indices", wrapped)
-    else:
-        at = t.read(node.inputs[1], plain(len(t.shape(node.inputs[1])))).index
-    _picked(t, node, "GATHER", x, [at], plain(len(t.shape(value))), axis=axis)
-
-
-def gather_nd(t: Translation, node: ir.Node) -> None:
-    """GATHER_ND without axes of batches."""
-    if node.attributes.get_int("batch_dims", 0):
-        raise RefusedError("TensorFlow Lite has no GatherND with batch_dims")
-    x = t.read(node.inputs[0], plain(len(t.shape(node.inputs[0]))))
-    indices = t.numbers(node.inputs[1])
-    if indices is None:
-        at = t.read(node.inputs[1], plain(len(t.shape(node.inputs[1])))).index
-    else:
-        sizes = np.array(t.shape(node.inputs[0])[: indices.shape[-1]])
-        at = t.flat.constant("indices", np.where(indices < 0, indices + sizes, indices).astype(np.int32))
-    _picked(t, node, "GATHER_ND", x, [at], plain(len(t.shape(node.outputs[0]))))
+    picked(t, node, "STRIDED_SLICE", x, lists, x.order, endMask=mask)
 
 
 def expand(t: Translation, node: ir.Node) -> None:
@@ -134,7 +107,7 @@ def expand(t: Translation, node: ir.Node) -> None:
     shape = t.shape(value)
     (x,), order = side_by_side(t, [node.inputs[0]], len(shape))
     stored = [shape[axis] for axis in order]
-    _picked(t, node, "BROADCAST_TO", x, [t.list_of(stored)], order)
+    picked(t, node, "BROADCAST_TO", x, [t.list_of(stored)], order)
 
 
 def tile(t: Translation, node: ir.Node) -> None:
@@ -143,7 +116,7 @@ def tile(t: Translation, node: ir.Node) -> None:
     if repeats is None:
         raise RefusedError("how often it repeats is computed")
     x = t.read(node.inputs[0])
-    _picked(t, node, "TILE", x, [t.list_of([int(repeats[axis]) for axis in x.order])], x.order)
+    picked(t, node, "TILE", x, [t.list_of([int(repeats[axis]) for axis in x.order])], x.order)
 
 
 def to_space(t: Translation, node: ir.Node) -> None:
@@ -152,17 +125,14 @@ def to_space(t: Translation, node: ir.Node) -> None:
     x = t.read(node.inputs[0], last(_PLANES))
     if node.attributes.get_string("mode", "DCR") == "CRD":
         channels = x.shape[-1] // block**2
-        indices = np.arange(x.shape[-1]).reshape(channels, block * block).T.reshape(-1).astype(np.int32)
-        index = t.flat.tensor("reordered", x.shape, x.dtype, x.grid)
-        t.flat.operator("GATHER", [x.index, t.flat.constant("order", indices)], [index], axis=3)
-        x = Placed(index, x.shape, x.order, x.dtype, x.grid)
-    _picked(t, node, "DEPTH_TO_SPACE", x, [], last(_PLANES), blockSize=block)
+        x = along(t, x, 3, np.arange(x.shape[-1]).reshape(channels, block * block).T.reshape(-1))
+    picked(t, node, "DEPTH_TO_SPACE", x, [], last(_PLANES), blockSize=block)
 
 
 def to_depth(t: Translation, node: ir.Node) -> None:
     """SPACE_TO_DEPTH."""
     x = t.read(node.inputs[0], last(_PLANES))
-    _picked(t, node, "SPACE_TO_DEPTH", x, [], last(_PLANES), blockSize=node.attributes.get_int("blocksize", 1))
+    picked(t, node, "SPACE_TO_DEPTH", x, [], last(_PLANES), blockSize=node.attributes.get_int("blocksize", 1))
 
 
 OPERATORS: dict[str, Any] = {
@@ -170,8 +140,6 @@ OPERATORS: dict[str, Any] = {
     "Concat": concat,
     "DepthToSpace": to_space,
     "Expand": expand,
-    "Gather": gather,
-    "GatherND": gather_nd,
     "Slice": part,
     "SpaceToDepth": to_depth,
     "Split": split,

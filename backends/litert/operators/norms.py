@@ -33,15 +33,13 @@ def _inverse_root(t: Translation, x: Placed, epsilon: float) -> Placed:
     return t.compute("RSQRT", [t.compute("ADD", [x, t.scalar(epsilon, x)])])
 
 
-def _along(t: Translation, value: ir.Value | None, x: Placed, first: int) -> Placed:
-    """A constant of the axes from one on, or a computed one, in the order of a tensor."""
-    if t.stored(value) is not None:
-        array = t.numbers(value)
-        assert array is not None
-        shape = array.shape + (1,) * (len(x.shape) - first - array.ndim)
-        turned = array.reshape((1,) * (len(x.shape) - len(shape)) + shape).transpose(x.order)
-        return t.constant(value.name or "" if value is not None else "", turned, order=x.order)
-    raise RefusedError("its scale or its bias is computed")
+def _along(t: Translation, value: ir.Value | None, x: Placed) -> Placed:
+    """A constant that is broadcast to a tensor, in its order."""
+    array = t.numbers(value)
+    if array is None:
+        raise RefusedError("its scale or its bias is computed")
+    wide = array.reshape((1,) * (len(x.shape) - array.ndim) + array.shape).transpose(x.order)
+    return t.constant((value.name if value is not None else None) or "", wide, order=x.order)
 
 
 def over_last(t: Translation, node: ir.Node) -> None:
@@ -54,7 +52,7 @@ def over_last(t: Translation, node: ir.Node) -> None:
     made = _normalized(t, x, range(first, rank), node.attributes.get_float("epsilon", 1e-5))
     for kind, value in zip(("MUL", "ADD"), node.inputs[1:], strict=False):
         if value is not None:
-            made = t.compute(kind, [made, _along(t, value, made, first)])
+            made = t.compute(kind, [made, _along(t, value, made)])
     _finish(t, node, made)
 
 
@@ -65,7 +63,7 @@ def by_root_mean_square(t: Translation, node: ir.Node) -> None:
     first = node.attributes.get_int("axis", -1) % rank
     square = mean_over(t, t.compute("SQUARE", [x]), range(first, rank))
     made = t.compute("MUL", [x, _inverse_root(t, square, node.attributes.get_float("epsilon", 1e-5))])
-    _finish(t, node, t.compute("MUL", [made, _along(t, node.inputs[1], made, first)]))
+    _finish(t, node, t.compute("MUL", [made, _along(t, node.inputs[1], made)]))
 
 
 def over_pictures(t: Translation, node: ir.Node) -> None:
@@ -82,8 +80,10 @@ def over_pictures(t: Translation, node: ir.Node) -> None:
 
 
 def _channels(t: Translation, array: Any, x: Placed) -> Placed:
+    """Numbers of channels, the second axis, or of the only one's elements, which share one."""
     shape = [1] * len(x.shape)
-    shape[x.order.index(1)] = array.size
+    if len(shape) > 1:
+        shape[x.order.index(1)] = array.size
     return t.constant("channels", np.asarray(array, np.float32).reshape(shape), order=x.order)
 
 

@@ -1,4 +1,4 @@
-"""Padding: PAD of zeros, PADV2 of other numbers, MIRROR_PAD of reflections."""
+"""Padding: PAD of zeros, PADV2 of other numbers, MIRROR_PAD of reflections, GATHER of all else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.placed import Placed, RefusedError, reordered
+from onnxq.backends.litert.operators.picking import along
+from onnxq.backends.litert.placed import Placed, RefusedError
 from onnxq.backends.litert.translation import Translation
 from onnxq.backends.litert.windows import Window
 
@@ -56,26 +57,52 @@ def pad(t: Translation, node: ir.Node) -> None:
     axes = t.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else np.arange(rank)
     if axes is None:
         raise RefusedError("its axes are computed")
-    if (pads < 0).any():
-        raise RefusedError("its padding is negative")
     sides = [(0, 0)] * rank
     for k, axis in enumerate(axes):
         sides[int(axis) % rank] = (int(pads[k]), int(pads[k + len(axes)]))
-    stored = [sides[axis] for axis in x.order]
+    x, stored = _without_negative(t, x, [sides[axis] for axis in x.order])
     if mode == "constant":
-        given = t.numbers(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else np.zeros(1)
-        if given is None:
-            raise RefusedError("what it fills in is computed")
-        made = padded(t, x, stored, float(given.reshape(-1)[0]))
-        t.place(node.outputs[0], _renamed(t, node, made))
-        return
-    if mode != "reflect":
-        raise RefusedError(f"TensorFlow Lite has no padding of mode {mode}")
-    shape = reordered(t.shape(node.outputs[0]), x.order)
-    index = t.flat.tensor(node.outputs[0].name or "", shape, x.dtype, x.grid)
-    paddings = t.flat.constant("paddings", np.array(stored, np.int32))
-    t.flat.operator("MIRROR_PAD", [x.index, paddings], [index], mode="REFLECT")
-    t.place(node.outputs[0], Placed(index, shape, x.order, x.dtype, x.grid))
+        made = padded(t, x, stored, _number(t, node))
+    elif mode == "reflect":
+        made = _reflected(t, x, stored)
+    else:
+        made = _from_inside(t, x, stored, mode)
+    t.place(node.outputs[0], _renamed(t, node, made))
+
+
+def _number(t: Translation, node: ir.Node) -> float:
+    """What a Pad fills in."""
+    given = t.numbers(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else np.zeros(1)
+    if given is None:
+        raise RefusedError("what it fills in is computed")
+    return float(given.reshape(-1)[0])
+
+
+def _without_negative(t: Translation, x: Placed, sides: Sides) -> tuple[Placed, Sides]:
+    """What is left of a tensor where its padding is negative, and the padding that is not."""
+    for axis, (begin, end) in enumerate(sides):
+        x = along(t, x, axis, np.arange(max(-begin, 0), x.shape[axis] - max(-end, 0)))
+    return x, [(max(begin, 0), max(end, 0)) for begin, end in sides]
+
+
+def _reflected(t: Translation, x: Placed, sides: Sides) -> Placed:
+    if any(max(side) >= size for size, side in zip(x.shape, sides, strict=True)):
+        raise RefusedError("it reflects more elements than there are")
+    shape = tuple(size + sum(side) for size, side in zip(x.shape, sides, strict=True))
+    index = t.flat.tensor("reflected", shape, x.dtype, x.grid)
+    t.flat.operator(
+        "MIRROR_PAD", [x.index, t.flat.constant("paddings", np.array(sides, np.int32))], [index], mode="REFLECT"
+    )
+    return Placed(index, shape, x.order, x.dtype, x.grid)
+
+
+def _from_inside(t: Translation, x: Placed, sides: Sides, mode: str) -> Placed:
+    """The nearest element (``edge``), or those from the other side (``wrap``), which TensorFlow Lite picks."""
+    for axis, (begin, end) in enumerate(sides):
+        size = x.shape[axis]
+        positions = np.arange(-begin, size + end)
+        x = along(t, x, axis, positions.clip(0, size - 1) if mode == "edge" else positions % size)
+    return x
 
 
 def _renamed(t: Translation, node: ir.Node, made: Placed) -> Placed:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.placed import Order, Placed, RefusedError, plain
+from onnxq.backends.litert.placed import Order, Placed, RefusedError
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS", "mean_over"]
@@ -39,8 +40,9 @@ def reduce(t: Translation, node: ir.Node) -> None:
 def _reduced(t: Translation, node: ir.Node, kind: str, x: Placed) -> None:
     rank = len(x.shape)
     axes, keeps = axes_of(t, node, rank), node.attributes.get_int("keepdims", 1) == 1
-    if not axes:
-        raise RefusedError("it reduces no axis")
+    if not axes:  # then it is the same tensor
+        t.place(node.outputs[0], x)
+        return
     order = x.order if keeps else _without(x.order, axes)
     stored = [x.order.index(axis) for axis in axes]
     t.write(node.outputs[0], kind, [x.index, t.list_of(sorted(stored))], order, keepDims=keeps)
@@ -119,25 +121,21 @@ def total(t: Translation, node: ir.Node) -> None:
 
 
 def largest(t: Translation, node: ir.Node) -> None:
-    """TOPK_V2 over the last axis."""
+    """TOPK_V2 over the last axis that is stored; the smallest are the largest of the negative."""
     count, get = t.numbers(node.inputs[1]), node.attributes
     rank = len(t.shape(node.inputs[0]))
     if count is None:
         raise RefusedError("its number of elements is computed")
-    if not get.get_int("largest", 1) or get.get_int("axis", -1) % rank != rank - 1:
-        raise RefusedError("TensorFlow Lite picks the largest elements of the last axis")
-    x = t.read(node.inputs[0], plain(rank))
-    values, indices = node.outputs
-    shape = t.shape(values)
-    picked = t.new(values, plain(rank))
-    at = t.flat.tensor("positions", shape, ir.DataType.INT32)
-    t.flat.operator(
-        "TOPK_V2",
-        [x.index, t.flat.constant("k", count.reshape(-1)[:1].astype("int32")[0:1].reshape(()))],
-        [picked.index, at],
-    )
-    t.place(values, picked)
-    t.place(indices, t.cast(Placed(at, shape, plain(rank), ir.DataType.INT32), ir.DataType.INT64))
+    axis, smallest = get.get_int("axis", -1) % rank, not get.get_int("largest", 1)
+    order = (*(one for one in range(rank) if one != axis), axis)
+    x, (values, indices) = t.read(node.inputs[0], order), node.outputs
+    x = t.compute("NEG", [x]) if smallest else x
+    shape = (*x.shape[:-1], int(count.reshape(-1)[0]))
+    picked, at = t.flat.tensor("largest", shape, x.dtype), t.flat.tensor("positions", shape, ir.DataType.INT32)
+    t.flat.operator("TOPK_V2", [x.index, t.flat.constant("k", np.array(shape[-1], np.int32))], [picked, at])
+    made = Placed(picked, shape, order, x.dtype)
+    t.place(values, t.compute("NEG", [made]) if smallest else made)
+    t.place(indices, t.cast(Placed(at, shape, order, ir.DataType.INT32), ir.DataType.INT64))
 
 
 OPERATORS: dict[str, Any] = {

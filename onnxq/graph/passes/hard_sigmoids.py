@@ -1,4 +1,4 @@
-"""HardSigmoid with the operators that it consists of, for what has none."""
+"""HardSigmoid behind a layer as a Clip, for what has none of the first."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ _ALPHA, _BETA = 0.2, 0.5
 
 
 def hard_sigmoids(model: ir.Model) -> list[Note]:
-    """Write max(0, min(1, alpha x + beta)) with a Clip.
+    """Write max(0, min(1, alpha x + beta)) behind a layer that it alone reads as a Clip from 0 to 1.
 
-    Behind a layer that it alone reads, alpha and beta go into the layer's weights and bias, and a Clip from 0 to 1 is
-    left. Elsewhere it is alpha times the Clip of x + beta / alpha from 0 to 1 / alpha: of the three the Add alone
-    rounds in integers, as the product has the same steps.
+    alpha and beta go into the layer's weights and bias.
 
     Args:
         model: changed in place, normalized; nodes and tensors that stay keep their names.
@@ -37,12 +35,9 @@ def hard_sigmoids(model: ir.Model) -> list[Note]:
         if data is None or data.dtype is not ir.DataType.FLOAT or not isinstance(node.graph, ir.Graph):
             continue
         alpha, beta = node.attributes.get_float("alpha", _ALPHA), node.attributes.get_float("beta", _BETA)
-        if alpha <= 0:
+        if find_layer(data) is None or only_reader(data) is not node:
             continue
-        if find_layer(data) is not None and only_reader(data) is node:
-            steps = [("Mul", (alpha,)), ("Add", (beta,)), ("Clip", (0.0, 1.0))]
-        else:
-            steps = [("Add", (beta / alpha,)), ("Clip", (0.0, 1.0 / alpha)), ("Mul", (alpha,))]
+        steps = [("Mul", (alpha,)), ("Add", (beta,)), ("Clip", (0.0, 1.0))]
         _write(node, data, steps, namer)
         count += 1
     if not count:

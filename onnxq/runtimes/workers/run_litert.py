@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from common import RefusedError, Request, serve
+from common import RefusedError, Request, TooSlowError, best_times, serve
 
 NO_ARITHMETIC = frozenset({"DEQUANTIZE", "QUANTIZE", "DELEGATE"})
 
@@ -45,7 +45,31 @@ def run(request: Request) -> dict[str, Any]:
         made = [{n: real(a, outputs[n]) if n in coded else a for n, a in one.items()} for one in made]
         together = [np.concatenate([one[name] for one in made]) if len(made) > 1 else made[0][name] for name in outputs]
         request.write(index, together)
-    return {"outputs": list(outputs), **operators}
+    return {"outputs": list(outputs), **operators, **timed(request, coded)}
+
+
+def timed(request: Request, coded: list[str]) -> dict[str, Any]:
+    """How long a run takes, beside that of the float model, on one thread."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    if request.beside is None:
+        return {}
+    runs = []
+    for path in (request.beside, request.model):
+        interpreter = Interpreter(str(path.with_suffix(".tflite")), num_threads=1)
+        interpreter.allocate_tensors()
+        inputs = {detail["name"]: detail for detail in interpreter.get_input_details()}
+        feeds = {
+            name: quantized(array, inputs[name]) if path == request.model and name in coded else array
+            for name, array in next(request.feeds()).items()
+        }
+        for name, array in rows(feeds, inputs)[0].items():
+            interpreter.set_tensor(inputs[name]["index"], array)
+        runs.append(interpreter.invoke)
+    try:
+        return {"times": best_times(*runs)}
+    except TooSlowError as error:
+        return {"remarks": [f"not timed: {error}"]}
 
 
 def integers_for_floats(path: str) -> list[str]:
