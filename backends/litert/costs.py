@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.values import static_shape
+from onnxq.graph.values import constant_array, static_shape
 from onnxq.op_rule import Cost
 
 __all__ = ["COSTS", "DEQUANTIZE", "NODE", "QUANTIZE"]
@@ -69,6 +70,14 @@ def _of_two(node: ir.Node, _: float) -> tuple[float, float]:
     return _each(left[-1] if left else _UNKNOWN, _PRODUCT, (0.0, 0.0))
 
 
+def _sloped(node: ir.Node, _: float) -> tuple[float, float]:
+    """As LeakyRelu, or as QUANTIZE, MUL and MAXIMUM; XNNPACK has no PRELU of integers."""
+    slopes = constant_array(node.inputs[1])
+    if slopes is None or np.any(slopes > 1):
+        return 0.07, 6.2
+    return 0.07, 0.11 if np.any(slopes != slopes.reshape(-1)[:1]) else 0.035
+
+
 def _averaged(node: ir.Node, _: float) -> tuple[float, float]:
     """By the window."""
     return _each(math.prod(node.attributes.get_ints("kernel_shape", (3, 3))), (0.05, 0.77), (0.0, 0.0))
@@ -105,7 +114,7 @@ _MEASURED: Mapping[str, tuple[float, float] | Cost] = {
     "Gelu": (0.13, 0.2),
     "Exp": (0.1, 0.2),
     "Abs": (0.07, 2.3),
-    "PRelu": (0.07, 6.2),
+    "PRelu": _sloped,
     "Sigmoid": (0.1, 0.04),
     "Tanh": (0.1, 0.04),
     "Softmax": (0.29, 1.8),

@@ -85,6 +85,12 @@ for _low, _high in ((0, 6), (-1, 1), (-0.5, 0.7), (None, 0.4), (-0.3, None)):
     case(f"Clip {_low} {_high}", f"Clip ({_given_bounds})", _PICTURES, **_bounds)
 case("PRelu", "PRelu (x, s)", _PICTURES, s=normal(4, 1, 1))
 case("PRelu of lines", "PRelu (x, s)", "2, 4, 5", s=normal(4, 1))
+case("PRelu of one slope", "PRelu (x, s)", _PICTURES, s=np.full((4, 1, 1), 0.25, np.float32))
+case(
+    "PRelu behind a layer", "c = Conv (x, w)\n y = PRelu (c, s)", "1, 4, 8, 9", w=normal(8, 4, 3, 3), s=normal(8, 1, 1)
+)
+case("PRelu of steep slopes", "PRelu (x, s)", _PICTURES, s=np.linspace(-1, 2, 4, dtype=np.float32).reshape(4, 1, 1))
+case("PRelu by sample", "PRelu (x, s)", "2, 4, 5", s=normal(2, 1, 1))
 for _axis in range(4):
     case(f"Softmax {_axis}", f"Softmax <axis = {_axis}> (x)", _PICTURES)
     case(f"LogSoftmax {_axis}", f"LogSoftmax <axis = {_axis}> (x)", _PICTURES)

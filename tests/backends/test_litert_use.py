@@ -152,3 +152,17 @@ def test_no_kernel_clips_that_is_slow_in_integers(function: str, tmp_path: Path)
     interpreter = Interpreter(str(target.with_suffix(".tflite")), experimental_op_resolver_type=plain)
     kinds = [operator["op_name"] for operator in interpreter._get_ops_details()]
     assert [kind for kind in kinds if "RELU" in kind or kind in ("MAXIMUM", "MINIMUM")] == ["MAXIMUM"]
+
+
+@pytest.mark.parametrize(("steepest", "quantized"), [(1.0, True), (1.5, False)])
+def test_slopes_of_which_there_are_fast_kernels_are_in_integers(steepest: float, *, quantized: bool) -> None:
+    model = build(
+        """(float[1, 64, 32, 32] x) => (float[1, 64, 32, 32] y) {
+            a = Conv (x, w)
+            p = PRelu (a, s)
+            y = Conv (p, w)
+        }""",
+        w=normal(64, 64, 1, 1),
+        s=np.linspace(0.1, steepest, 64, dtype=np.float32).reshape(64, 1, 1),
+    )
+    assert ("PRelu" in onnxq.plan(model, backend="litert").quantized.values()) == quantized

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.backends.litert.placed import Order, Placed, RefusedError, plain
 from onnxq.backends.litert.translation import Translation
@@ -112,9 +113,14 @@ def select(t: Translation, node: ir.Node) -> None:
 
 
 def slope(t: Translation, node: ir.Node) -> None:
-    """PRELU, whose slopes are constant and have no axis of samples; with others, in float, the sum of both sides."""
-    value = node.outputs[0]
+    """PRELU, whose slopes are constant and have no axis of samples, or what is faster; see :func:`_sloped`.
+
+    With slopes that are computed, in float, it is the sum of both sides.
+    """
+    value, slope = node.outputs[0], t.numbers(node.inputs[1])
     (x, slopes), order = side_by_side(t, list(node.inputs), len(t.shape(value)))
+    if slope is not None and slope.size and _sloped(t, value, x, slopes, slope):
+        return
     if t.stored(node.inputs[1]) is not None and slopes.shape[0] == 1 and order[0] == 0:
         alpha = t.reshaped_constant(slopes, slopes.shape[1:])
         t.write(value, "PRELU", [x.index, alpha.index], order)
@@ -124,6 +130,22 @@ def slope(t: Translation, node: ir.Node) -> None:
     zero = t.scalar(0.0, x)
     below = t.compute("MUL", [t.compute("MINIMUM", [x, zero]), slopes])
     t.write(value, "ADD", [t.compute("MAXIMUM", [x, zero]).index, below.index], order)
+
+
+def _sloped(t: Translation, value: ir.Value, x: Placed, slopes: Placed, numbers: NDArray[Any]) -> bool:
+    """LEAKY_RELU of one slope; in integers, of several up to 1, the larger of x and its product with them.
+
+    XNNPACK has no PRELU of integers. Rounding does not change which of two numbers is larger.
+    """
+    if np.all(numbers == numbers.flat[0]):
+        t.write(value, "LEAKY_RELU", [x.index], x.order, alpha=float(numbers.flat[0]))
+        return True
+    grid = t.grid_of(value)
+    if grid is None or np.any(numbers > 1):
+        return False
+    product = t.compute("MUL", [x, slopes], grid=grid)
+    t.write(value, "MAXIMUM", [t.requantized(x, grid).index, product.index], x.order)
+    return True
 
 
 def remainder(t: Translation, node: ir.Node) -> None:
