@@ -75,6 +75,8 @@ __all__ = ["BACKEND"]
 _ENDING = ".tflite"
 _ONNX_ALONE = ("qdq", "fake-quantize")
 _PLANES = 4
+_BY_COST = ("slower", "product of two")
+"""How reasons begin that ``--placement all`` overrules."""
 _SHOWN = 3
 """Nodes that a message names."""
 
@@ -171,8 +173,9 @@ def _said_of(quantized: Quantized, *, codes: bool) -> list[str]:
         return said
     left = [name for name in _floats_of(quantized.model) if name not in flat.of_integers()]
     said += [f"float in the TensorFlow Lite file, too: {_listed(left)}"] if left else []
-    rest = len(quantized.plan.kept_float)
-    return [*said, f"{rest} operators stay float: --placement all leaves as few as can be"] if rest else said
+    reasons = [kept.reason for kept in quantized.plan.kept_float]
+    more = ": --placement all leaves as few as can be" if any(r.startswith(_BY_COST) for r in reasons) else ""
+    return [*said, f"operators that stay float: {len(reasons)}{more}"] if reasons else said
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -321,9 +321,10 @@ class Translation:
             if given is None:
                 raise RefusedError("what it reads is not translated")
             grid = _grid(node)
-            if given.grid is None:  # integers that the model is given
+            known = self.flat.tensors[given.index].grid
+            if known is None:  # integers that the model is given
                 self.flat.set_grid(given.index, grid)
-            elif given.grid != grid:
+            elif known != grid:
                 raise RefusedError("it takes integers for others than they were quantized to")
             self.place(node.outputs[0], Placed(given.index, given.shape, given.order, given.dtype, grid))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -116,14 +117,14 @@ def test_a_result_far_smaller_than_its_products_has_a_scale_that_the_kernel_take
             flat = Flatten (x)
             a = {layer} ({"x" if layer == "Conv" else "flat"}, w)
             r = Relu (a)
-            s = Reshape (r, as)
+            s = Reshape (r, shape)
             y = Conv (s, v)
         }}""",
         w=np.array([[1, -1], [-1, 1]], np.float32).reshape(2, 2, *([1, 1] if layer == "Conv" else [])),
         v=normal(2, 2, 1, 1),
-        **{"as": np.array([1, 2, 1, 1])},
+        shape=np.array([1, 2, 1, 1]),
     )
-    feeds = [{"x": np.full((1, 2, 1, 1), 255 * k, np.float32) + np.float32([[[[0]], [[0.001]]]])} for k in range(8)]
+    feeds = [{"x": np.array([255 * k, 255 * k + 0.001], np.float32).reshape(1, 2, 1, 1)} for k in range(8)]
     target = tmp_path / "net.onnx"
     onnxq.quantize(model, feeds, backend="litert", output=target, options=ALL)
     found = onnxq.verify(target, feeds, backend="litert", layers=True)
@@ -166,3 +167,28 @@ def test_slopes_of_which_there_are_fast_kernels_are_in_integers(steepest: float,
         s=np.linspace(0.1, steepest, 64, dtype=np.float32).reshape(64, 1, 1),
     )
     assert ("PRelu" in onnxq.plan(model, backend="litert").quantized.values()) == quantized
+
+
+def test_integers_that_stand_for_two_sets_of_numbers_are_refused() -> None:
+    model = build(
+        "(int8[1, 3, 4, 4] x) => (float[1, 3, 4, 4] y, float[1, 3, 4, 4] z) { y = DequantizeLinear (x, a) \n "
+        "z = DequantizeLinear (x, b) }",
+        a=f32(0.1),
+        b=f32(0.2),
+    )
+    found = [each.what for each in onnxq.check(model, backend="litert") if "TensorFlow Lite" in each.what]
+    assert found and "it takes integers for others" in found[0]
+
+
+@pytest.mark.parametrize(("placement", "said"), [("auto", True), ("all", False)])
+def test_all_is_not_advised_where_it_was_asked_for(placement: Literal["auto", "all"], *, said: bool) -> None:
+    model = build(
+        "(float[1, 8, 16] x) => (float[1, 8, 16] y) { t = MatMul (x, w) \n y = LayerNormalization (t, s, b) }",
+        w=normal(16, 16),
+        s=normal(16),
+        b=normal(16, seed=1),
+    )
+    options = Options(placement=placement, format="tflite-int8")
+    notes = onnxq.quantize(model, feeds_for(model), backend="litert", options=options).notes
+    (note,) = [note for note in notes if "operators that stay float: " in note]
+    assert ("--placement all" in note) == said
