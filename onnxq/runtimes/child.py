@@ -115,8 +115,15 @@ def examine(
         **options: see ``Runtime.options``.
 
     Raises:
-        VerificationError: the runtime is not installed, rejects the artifact, crashes, or takes too long.
+        VerificationError: the runtime is not installed, rejects the artifact, crashes, or takes too long; or the file
+            that it runs is not there.
     """
+    if runtime.ending and not (file := model.with_suffix(runtime.ending)).is_file():
+        raise VerificationError(
+            f"{runtime.title} runs '{file.name}' beside it, which is not there",
+            where=f"'{model}'",
+            hint=f"onnxq quantize and onnxq deploy write the two, where the format is one with {runtime.ending}",
+        )
     with tempfile.TemporaryDirectory(prefix="onnxq-") as name:
         folder = Path(name)
         names = list(samples[0]) if samples else []
@@ -152,10 +159,10 @@ def examine(
             if done.returncode == UNFIT:
                 how, hint = "does not take the samples", _UNFIT
             elif done.returncode < 0:
-                how, hint = f"crashed (signal {-done.returncode})", None
+                how, hint = f"crashed (signal {-done.returncode})", ""
             else:
                 how, hint = "does not take the artifact", _REFUSED if done.returncode == REFUSED else _OF_ANOTHER
-            raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'", hint=hint)
+            raise VerificationError(f"{runtime.title} {how}: {said}", where=f"'{model}'", hint=hint or None)
         return _read(runtime, results, len(samples))
 
 

@@ -7,4 +7,6 @@ Options of the script:
 
 from onnxq.runtimes.runtime import Runtime
 
-RUNTIME = Runtime("litert", "LiteRT", ("ai-edge-litert",), options={"reference": False}, timed=True, steps=2)
+RUNTIME = Runtime(
+    "litert", "LiteRT", ("ai-edge-litert",), options={"reference": False}, timed=True, ending=".tflite", steps=2
+)

@@ -29,6 +29,7 @@ class Runtime:
         reads_codes: it takes integers from graph inputs as they are; else the parts quantize floats.
         timed: it computes where its users' models run, so that its times here tell something.
         one_shape: it compiles for the sizes of the first sample, and takes no others.
+        ending: of the file beside the ONNX model that it runs in its place; empty where it runs that itself.
         steps: by how many steps of its quantizer its integer of a layer is known to differ from onnxruntime's.
     """
 
@@ -41,6 +42,7 @@ class Runtime:
     reads_codes: bool = True
     timed: bool = False
     one_shape: bool = False
+    ending: str = ""
     steps: int = 1
 
     @property

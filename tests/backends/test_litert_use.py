@@ -192,3 +192,17 @@ def test_all_is_not_advised_where_it_was_asked_for(placement: Literal["auto", "a
     notes = onnxq.quantize(model, feeds_for(model), backend="litert", options=options).notes
     (note,) = [note for note in notes if "operators that stay float: " in note]
     assert ("--placement all" in note) == said
+
+
+def test_a_file_that_is_not_there_or_another_models(tmp_path: Path) -> None:
+    target = tmp_path / "net.onnx"
+    for name in ("x", "z"):
+        model = build(f"(float[1, 8] {name}) => (float[1, 8] y) {{ y = Gemm ({name}, w) }}", w=normal(8, 8))
+        onnxq.quantize(model, feeds_for(model), backend="litert", output=target, options=Options(format="qdq"))
+        with pytest.raises(VerificationError, match=r"LiteRT runs 'net\.tflite' beside it, which is not there"):
+            onnxq.verify(target, feeds_for(model), backend="litert")
+        assert onnxq.verify(target, feeds_for(model), backend="litert", simulation=True).simulated
+        onnxq.quantize(model, feeds_for(model), backend="litert", output=tmp_path / f"{name}.onnx")
+    (tmp_path / "x.tflite").rename(tmp_path / "z.tflite")
+    with pytest.raises(VerificationError, match="its inputs are x, and the model beside it has z"):
+        onnxq.verify(tmp_path / "z.onnx", feeds_for(model), backend="litert")

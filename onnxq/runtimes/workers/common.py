@@ -43,6 +43,7 @@ class Request:
         beside: path of a model to time beside it, if that is asked for.
         results: folder for outputs, the report, and files that the runtime writes.
         options: options of the runtime.
+        inputs: names of the arrays of a sample.
         samples: number of samples.
     """
 
@@ -52,7 +53,7 @@ class Request:
         self.beside = Path(document["beside"]) if document.get("beside") else None
         self.results = Path(document["results"])
         self.options: dict[str, Any] = document["options"]
-        self._inputs: list[str] = document["inputs"]
+        self.inputs: list[str] = document["inputs"]
         self._samples: list[str] = document["samples"]
         self.samples = len(self._samples)
 
@@ -60,7 +61,7 @@ class Request:
         """The samples, input name → array."""
         for path in self._samples:
             with np.load(path, allow_pickle=False) as arrays:
-                yield {name: arrays[str(k)] for k, name in enumerate(self._inputs)}
+                yield {name: arrays[str(k)] for k, name in enumerate(self.inputs)}
 
     def write(self, index: int, outputs: Sequence[Any]) -> None:
         """The outputs of a sample, in the order of the report's names; sequences and maps are left out."""

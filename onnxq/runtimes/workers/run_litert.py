@@ -39,6 +39,8 @@ def run(request: Request) -> dict[str, Any]:
     runner = interpreter.get_signature_runner()
     inputs, outputs = runner.get_input_details(), runner.get_output_details()
     coded = integers_for_floats(path)
+    if unknown := set(request.inputs) - set(inputs):
+        raise RefusedError(f"its inputs are {', '.join(inputs)}, and the model beside it has {', '.join(unknown)}")
     for index, feeds in enumerate(request.feeds()):
         given = {name: quantized(array, inputs[name]) if name in coded else array for name, array in feeds.items()}
         made = [computed(runner, row) for row in rows(given, inputs)]
