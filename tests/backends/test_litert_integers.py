@@ -99,6 +99,8 @@ for _where in (
 _counting = "kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1"
 case("AveragePool that counts padding", f"AveragePool <{_counting}> (x)", "1, 3, 9, 7")
 case("AveragePool of lines", "AveragePool <kernel_shape = [3]> (x)", "1, 3, 8")
+for _op in ("AveragePool", "MaxPool"):
+    case(f"{_op} of volumes", f"{_op} <kernel_shape = [2, 2, 2]> (x)", "1, 3, 4, 4, 4")
 for _op in ("GlobalAveragePool", "GlobalMaxPool"):
     case(_op, f"{_op} (x)", _PICTURES)
 for _op in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"):

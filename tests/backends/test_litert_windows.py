@@ -129,6 +129,19 @@ def test_a_pool_along_a_line(attributes: str) -> None:
         agrees(one(f"{pool} {said('kernel_shape = [3]', attributes)} (x)", "2, 3, 11"))
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "kernel_shape = [2, 2, 2], strides = [2, 2, 2]",
+        "kernel_shape = [3, 2, 3], pads = [1, 0, 1, 1, 1, 1], ceil_mode = 1",
+    ],
+)
+def test_a_pool_over_volumes(attributes: str) -> None:
+    agrees(one(f"MaxPool <{attributes}> (x)", "2, 3, 4, 5, 6"))
+    agrees(one(f"AveragePool <{attributes}> (x)", "2, 3, 4, 5, 6"))
+    agrees(one(f"AveragePool <{attributes}, count_include_pad = 1> (x)", "2, 3, 4, 5, 6"))
+
+
 @pytest.mark.parametrize("sizes", ["5", "4, 5", "2, 4, 5", "1, 1"])
 def test_a_pool_over_all(sizes: str) -> None:
     agrees(one("GlobalMaxPool (x)", f"2, 3, {sizes}"))
