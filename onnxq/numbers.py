@@ -102,12 +102,12 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     """Scale and zero point of every site.
 
     Activations take the range that their spec's range method selects from the statistics, that of their `spans`
-    included, tied sites that of their root. Numbers beyond which all readers saturate (an Elu below -8, say) count as
-    those at that bound, except for ``minmax``, which is asked for to hold all there is. Masks in front of a Softmax are
-    no numbers: a grid reaches as far below the scores as it must for what is clipped there to mask. Weights take their
-    absolute maximum at 8 bits and above, the range of least squared error below and where scales are powers of two, and
-    one that is wider where it is to be reduced. A bias takes ``scale_x * scale_w``; where it would not fit 32 bits, the
-    weight's scale of that channel is raised, by at most ``|bias| / 2**31`` a weight.
+    included, tied sites that of their root. Numbers beyond which all that read one of them saturate (an Elu below -8,
+    say) count as those at that bound, except for ``minmax``, which is asked for to hold all there is. Masks in front of
+    a Softmax are no numbers: a grid reaches as far below the scores as it must for what is clipped there to mask.
+    Weights take their absolute maximum at 8 bits and above, the range of least squared error below and where scales are
+    powers of two, and one that is wider where it is to be reduced. A bias takes ``scale_x * scale_w``; where it would
+    not fit 32 bits, the weight's scale of that channel is raised, by at most ``|bias| / 2**31`` a weight.
 
     Returns:
         Parameters by site name.
@@ -116,9 +116,17 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
     nodes = {node.name or "": node for node in all_nodes(model)}
     made = {value.name: value for node in nodes.values() for value in node.outputs}
     numbers: dict[str, QParams] = {}
+    tied: dict[str, list[str]] = {}
+    for site in plan.sites:
+        tied.setdefault(plan.root(site).name, []).append(site.source)
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
-            ends = bounds(made.get(site.source), site.spec.bits) if site.spec.range != "minmax" else ALL
+            ends = ALL
+            if site.spec.range != "minmax":
+                lowest, highest = zip(
+                    *(bounds(made.get(source), site.spec.bits) for source in tied[site.name]), strict=True
+                )
+                ends = (min(lowest), max(highest))
             ranges = [site.fixed or _range(statistics, masks, site.source, site.spec, ends)]
             ranges += [_extent(values, statistics, masks, tensor, site.spec) for tensor in site.spans]
             lows, highs = zip(*ranges, strict=True)

@@ -175,3 +175,20 @@ def test_numbers_that_all_readers_saturate_take_no_room() -> None:
     wide = onnxq.quantize(model, feeds, options=Options(include=("Conv",), range="minmax"))
     (site,) = (s for s in wide.plan.sites if s.source == "c" and s.tied_to is None)
     assert float(wide.qparams[site.name].scale) > 1.5, "minmax holds all there is"
+
+
+def test_what_one_reader_saturates_of_several_tensors_with_one_scale_is_kept_for_the_others() -> None:
+    """Only a Relu reads what a Concat makes, but its input has the same scale, and another reader."""
+    model = build(
+        """(float[1, 12] x) => (float[12, 5] y, float[2, 12] z) {
+            c = Concat <axis = 0> (x, x)
+            z = Relu (c)
+            t = Transpose <perm = [1, 0]> (x)
+            y = Gemm (t, w)
+        }""",
+        w=normal(1, 5, scale=1.0),
+    )
+    feeds = [{"x": normal(1, 12, seed=k, scale=1.0)} for k in range(8)]
+    made = onnxq.quantize(model, feeds, backend="litert", options=Options(format="qdq", placement="all"))
+    assert made.qparams["x"].scale == made.qparams["c"].scale and float(made.qparams["x"].lo) < -1.5
+    assert made.verification is not None and made.verification.outputs["y"].sqnr > 30

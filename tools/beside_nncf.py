@@ -12,24 +12,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarking.beside import Run, part, samples_of, sqnr_of, times_of
 from benchmarking.limits import Limits, Outcome, run_limited
 from benchmarking.report import describe_machine, replace_section
 
 HEAD = "| model | tool | CPU s | SQNR dB | latency, f32 | latency, OpenVINO's choice |\n|---|---|--:|--:|--:|--:|"
 ITSELF = [sys.executable, str(Path(__file__).resolve())]
-SHARE = 2 / 3
-SECONDS = 2.0
-"""Of the runs of each model that is timed."""
-LEAST = 10
 
 
 def main() -> int:
@@ -86,88 +81,40 @@ def _rows(name: str, source: Path, kind: str, folder: Path, limits: Limits) -> S
 # -- jobs
 
 
-def part(source: str, calibration: str, evaluation: str) -> None:
-    """Part samples into those to calibrate with and those to measure on."""
-    import numpy as np
-
-    with np.load(source) as arrays:
-        every = {name: arrays[name] for name in arrays.files}
-    count = max(int(len(next(iter(every.values()))) * SHARE), 1)
-    np.savez(calibration, **{name: array[:count] for name, array in every.items()})
-    np.savez(evaluation, **{name: array[count:] for name, array in every.items()})
-
-
 def nncf(model: str, data: str, output: str, kind: str) -> None:
     """Quantize with NNCF."""
     import openvino
     from nncf import Dataset, ModelType, quantize
 
-    samples = _samples(data)
+    samples = samples_of(data)
     read = openvino.Core().read_model(model)
     options = {"model_type": ModelType.TRANSFORMER} if kind == "transformer" else {}
     made = quantize(read, Dataset(samples, lambda sample: sample), subset_size=len(samples), **options)
     openvino.save_model(made, output, compress_to_fp16=False)
 
 
+def _outputs(request: Any) -> Run:
+    return lambda sample: list(request.infer(sample).values())
+
+
 def measure(data: str, reference: str, *results: str) -> None:
     """Print how far results are from the float model, and how long they take: JSON, result's file name → figures."""
     import openvino
 
-    core, samples = openvino.Core(), _samples(data)
+    core, samples = openvino.Core(), samples_of(data)
     one = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
     exact = {**one, "INFERENCE_PRECISION_HINT": "f32"}
     paths = (reference, *results)
     figures: dict[str, dict[str, float]] = {Path(path).name: {} for path in results}
     for key, config in (("f32", exact), ("choice", one)):
         requests = [core.compile_model(path, "CPU", config).create_infer_request() for path in paths]
-        times = _times(requests, samples[0])
+        times = times_of([request.infer for request in requests], samples[0])
         for path, took in zip(results, times[1:], strict=True):
             figures[Path(path).name][key] = took / times[0]
         if key == "f32":
             for path, request in zip(results, requests[1:], strict=True):
-                figures[Path(path).name]["sqnr"] = _sqnr(requests[0], request, samples)
+                figures[Path(path).name]["sqnr"] = sqnr_of(_outputs(requests[0]), _outputs(request), samples)
     print(json.dumps(figures))
-
-
-def _times(requests: Sequence[Any], sample: dict[str, Any]) -> list[float]:
-    """Median CPU seconds of a run, in turn."""
-    import statistics
-
-    took: list[list[float]] = [[] for _ in requests]
-    start = time.perf_counter()
-    while len(took[0]) < LEAST or time.perf_counter() - start < SECONDS * len(requests):
-        for times, request in zip(took, requests, strict=True):
-            request.infer(sample)
-            begin = time.process_time()
-            request.infer(sample)
-            times.append(time.process_time() - begin)
-    return [statistics.median(times) for times in took]
-
-
-def _sqnr(reference: Any, result: Any, samples: Sequence[dict[str, Any]]) -> float:
-    """Of the worst float output, dB."""
-    import numpy as np
-
-    noise: dict[int, float] = {}
-    signal: dict[int, float] = {}
-    for sample in samples:
-        wanted, got = (list(request.infer(sample).values()) for request in (reference, result))
-        for k, (exact, found) in enumerate(zip(wanted, got, strict=True)):
-            if exact.dtype.kind == "f":
-                signal[k] = signal.get(k, 0.0) + float(np.square(exact, dtype=np.float64).sum())
-                off = np.subtract(found, exact, dtype=np.float64) if found.shape == exact.shape else np.array(math.inf)
-                noise[k] = noise.get(k, 0.0) + float(np.square(off).sum())
-    ratios = [signal[k] / noise[k] for k in signal if signal[k] > 0 and noise[k] > 0]
-    return 10.0 * math.log10(min(ratios)) if ratios else math.inf
-
-
-def _samples(path: str) -> list[dict[str, Any]]:
-    import numpy as np
-
-    with np.load(path) as arrays:
-        every = {name: arrays[name] for name in arrays.files}
-    count = len(next(iter(every.values())))
-    return [{name: np.asarray(array[k]) for name, array in every.items()} for k in range(count)]
 
 
 if __name__ == "__main__":

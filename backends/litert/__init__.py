@@ -167,6 +167,12 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
+def _absorbs(node: ir.Node, function: ir.Node) -> bool:
+    """Whether a kernel ends its result where a function does: one that copies codes would cut what others read."""
+    rule = row(BACKEND, node)
+    return rule is not None and rule.kind is not Kind.MOVEMENT and not rule.shares(node)
+
+
 def _of_planes(node: ir.Node) -> str | None:
     """A convolution over one axis or two."""
     weight = node.inputs[1]
@@ -228,6 +234,7 @@ BACKEND = Backend(
     quantize_cost=QUANTIZE,
     dequantize_cost=DEQUANTIZE,
     node_cost=NODE,
+    absorbs=_absorbs,
     complete_units=True,
     whole=frozenset(),
     min_opset=20,

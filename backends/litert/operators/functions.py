@@ -23,7 +23,6 @@ _ALIKE = {
     "Log": "LOG",
     "Neg": "NEG",
     "Not": "LOGICAL_NOT",
-    "Relu": "RELU",
     "Round": "ROUND",
     "Sigmoid": "LOGISTIC",
     "Sign": "SIGN",
@@ -69,6 +68,16 @@ def gelu(t: Translation, node: ir.Node) -> None:
     t.write(node.outputs[0], "GELU", [x.index], x.order, approximate=approximate)
 
 
+def relu(t: Translation, node: ir.Node) -> None:
+    """RELU; in integers QUANTIZE where the grid of the result begins at 0, for which XNNPACK has a kernel."""
+    x, value = t.read(node.inputs[0]), node.outputs[0]
+    grid = t.grid_of(value)
+    if grid is not None and grid.zero_point[0] == _LOWEST:
+        t.place(value, t.requantized(x, grid, value.name or ""))
+    else:
+        t.write(value, "RELU", [x.index], x.order)
+
+
 def clip(t: Translation, node: ir.Node) -> None:
     """One of the RELUs where it is one, else MINIMUM and MAXIMUM, of integers on the grid of the result."""
     ends = [t.numbers(value) if value is not None else None for value in (*node.inputs[1:], None, None)[:2]]
@@ -91,6 +100,7 @@ def clip(t: Translation, node: ir.Node) -> None:
     t.place(value, x)
 
 
+_LOWEST = -128
 _OPEN = (-np.inf, np.inf)
 
 
@@ -218,6 +228,7 @@ OPERATORS: dict[str, Any] = {
     "LeakyRelu": leaky,
     "LogSoftmax": softmax,
     "Mish": _composed(_mish),
+    "Relu": relu,
     "Reciprocal": _composed(_reciprocal),
     "Selu": _composed(_selu),
     "Softmax": softmax,
