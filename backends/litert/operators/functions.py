@@ -198,6 +198,12 @@ def _thresholded(t: Translation, node: ir.Node, x: Placed) -> Placed:
     return t.compute("MUL", [x, t.cast(above, ir.DataType.FLOAT)])
 
 
+def not_a_number(t: Translation, node: ir.Node) -> None:
+    """What differs from itself."""
+    x = t.read(node.inputs[0])
+    t.write(node.outputs[0], "NOT_EQUAL", [x.index, x.index], x.order)
+
+
 def identity(t: Translation, node: ir.Node) -> None:
     """The same tensor."""
     t.place(node.outputs[0], t.read_on_grid(node))
@@ -225,6 +231,7 @@ OPERATORS: dict[str, Any] = {
     "Gelu": gelu,
     "HardSigmoid": _composed(_hard_sigmoid),
     "Identity": identity,
+    "IsNaN": not_a_number,
     "LeakyRelu": leaky,
     "LogSoftmax": softmax,
     "Mish": _composed(_mish),
