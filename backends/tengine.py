@@ -232,6 +232,7 @@ BACKEND = Backend(
         "fake-quantize": FAKE_QUANTIZE,
     },
     per_channel=False,
+    weight_zero_points="beyond",
     constants="none",
     drops_absorbed=False,
     whole=frozenset(),

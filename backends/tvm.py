@@ -30,6 +30,7 @@ from onnxq.backends.onnxruntime import BACKEND as ONNXRUNTIME
 from onnxq.backends.onnxruntime.limits import several
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
+from onnxq.graph.batch_norm import is_in_training
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.traverse import full_type
@@ -91,7 +92,7 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
         return "TVM's ONNX importer refuses a model with a MaxPool that gives indices", cut
     if node.op_type == "Attention":
         return "TVM's ONNX importer takes it for onnxruntime's own Attention, and refuses the model", cut
-    if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) == 1:
+    if is_in_training(node):
         return "TVM gives other running means and variances", "Export the model in inference mode"
     if node.op_type == "ConvTranspose" and "output_shape" in node.attributes:
         return "TVM ignores its output_shape, and gives another size", "Fix the sizes of the inputs"

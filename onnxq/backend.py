@@ -50,8 +50,8 @@ class Backend:
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the
             options say otherwise; where no row has one they never do.
         channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
-        weight_zero_points: weights of a model to deploy may have zero points: ``"tensor"``, those with one scale;
-            ``"channel"``, those with one for each channel too. What is given here says ``asymmetric_weights``.
+        weight_zero_points: weights of a model to deploy may have some: ``"tensor"``, with one scale; ``"beyond"``, none
+            of its integers too; ``"channel"``, with one a channel too. What is given here says ``asymmetric_weights``.
         asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points.
         overflows: whether sums of 8-bit products overflow where the artifact runs, see :mod:`onnxq.for_processor`.
         overflowing: gives the target with the costs of processors where they do, which are slower in integers.
@@ -142,7 +142,7 @@ class Backend:
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
     channel_activations: bool = False
-    weight_zero_points: Literal["", "tensor", "channel"] = ""
+    weight_zero_points: Literal["", "tensor", "channel", "beyond"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
     overflows: Callable[[], bool] | None = None
     overflowing: Callable[[Backend], Backend] | None = None

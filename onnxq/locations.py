@@ -227,23 +227,24 @@ def _there(folder: Path, hint: str) -> Path:
     return found
 
 
-def require_file(path: str | os.PathLike[str], hint: str, *, made: bool = False) -> None:
+def require_file(path: str | os.PathLike[str], hint: str) -> None:
     """Refuse a place that a file cannot be written to, before any work.
+
+    Its folder is made where it is missing, see :func:`made_folder`.
 
     Args:
         path: of the file; its name need not have an ending.
         hint: what to give, said where the path is a folder.
-        made: its folder is made where it is missing, see :func:`made_folder`.
 
     Raises:
-        OutputError: it has no name, is a folder, or its folder is missing, takes no files or cannot be made.
+        OutputError: it has no name, is a folder, or its folder takes no files or cannot be made.
     """
     _require_name(path)
     if (is_there(path, OutputError) and os.path.isdir(path)) or os.fspath(path).endswith(_SLASHES):
         raise OutputError("this is a folder", where=f"'{path}'", hint=hint)
-    parent = Path(path).absolute().parent
-    missing = made and not parent.is_dir()
-    _require_taken(_there(parent, "Give another folder") if missing else _folder_of(path), path)
+    place = Path(path).absolute()
+    there = place.resolve().parent if place.parent.is_dir() else _there(place.parent, "Give another folder")
+    _require_taken(there, path)
 
 
 def require_files(paths: Iterable[str | os.PathLike[str]]) -> None:
@@ -253,22 +254,7 @@ def require_files(paths: Iterable[str | os.PathLike[str]]) -> None:
         OutputError: see :func:`require_file`.
     """
     for path in paths:
-        require_file(path, "Give another folder, or remove it", made=True)
-
-
-def _folder_of(file: str | os.PathLike[str]) -> Path:
-    """The folder that a file is to be written to, behind all links.
-
-    Raises:
-        OutputError: there is none.
-    """
-    path = Path(file).absolute()
-    if path.parent.is_dir():
-        return path.resolve().parent
-    parent = Path(file).parent
-    if os.path.exists(parent):
-        raise OutputError("this is a file, not a folder", where=f"'{parent}'", hint="Name a folder")
-    raise OutputError("the folder does not exist", where=str(parent), hint="Create it first")
+        require_file(path, "Give another folder, or remove it")
 
 
 def _require_taken(folder: Path, output: str | os.PathLike[str]) -> None:

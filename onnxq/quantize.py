@@ -127,7 +127,7 @@ def calibrate(
     """
     options = Options.of(options)
     if output is not None:
-        require_file(output, "Give the path of the .npz file to write", made=True)
+        require_file(output, "Give the path of the .npz file to write")
         if Path(output).suffix.lower() != ".npz":
             raise OutputError("statistics are an .npz file", where=f"'{output}'", hint="Give a file that ends in .npz")
     prepared = Prepared(model, options)

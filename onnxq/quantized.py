@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Format
+from onnxq.backend_choice import backend_named
 from onnxq.console.terminal import plural
 from onnxq.errors import OutputError
 from onnxq.file_system import is_there
 from onnxq.graph.files.origin import spare_files
+from onnxq.graph.packed import packed, unpacked
 from onnxq.locations import made_folder, require_onnx
 from onnxq.measuring.verification import Verification
 from onnxq.plan import Plan
@@ -87,6 +89,26 @@ class Quantized:
         if given is None or any(mine is not theirs for mine, theirs in zip(parts, given.parts, strict=True)):
             object.__setattr__(self, "_rendering", _Rendering(parts))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the model flat, the target by its name, as its table holds functions."""
+        state = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {**state, "model": packed(self.model), "backend": self.backend.name, "_rendering": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """See :meth:`__getstate__`.
+
+        Raises:
+            OptionError: the target is not installed here.
+        """
+        given = {**state, "model": unpacked(state["model"]), "backend": backend_named(state["backend"])}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Quantized:
+        """One with a model of its own, whose tensors, which nothing changes in place, are the same."""
+        return replace(self, model=self.model.clone())
+
     def __repr__(self) -> str:
         plan, bits = self.plan, sorted({f"{qp.spec.bits}" for qp in self.qparams.values()}, key=int)
         worst = self.verification.worst if self.verification is not None else None
@@ -144,7 +166,7 @@ class Quantized:
         return render(self, fake=True)
 
     def save(self, path: str | os.PathLike[str]) -> list[Path]:
-        """Write the target's artifacts.
+        """Write the target's artifacts, in a folder that is made where it is missing.
 
         Returns:
             The files written.
@@ -158,18 +180,17 @@ class Quantized:
         target = Path(path)
         require_onnx(target)
         spare_files(self.model, *self._format.sidecars(target), whole=False)
-        if not is_there(target, OutputError) and not target.parent.is_dir():
-            raise OutputError("the folder does not exist", where=str(target.parent), hint="Create it first")
-        return self._format.write(self, target)
+        is_there(target, OutputError)
+        with made_folder(target):
+            return self._format.write(self, target)
 
     def written(self, path: Path) -> Quantized:
-        """The same, written to a path, in a folder that is made where it is missing; ``files`` says what was written.
+        """The same, written to a path; ``files`` says what was written.
 
         Raises:
             OutputError: see :meth:`save`.
         """
-        with made_folder(path):
-            files = tuple(path.parent / file.name for file in self.save(path))
+        files = tuple(path.parent / file.name for file in self.save(path))
         checked = self.verification
         if checked is not None:
             checked = replace(checked, quantized_bytes=self._format.size(files))

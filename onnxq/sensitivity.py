@@ -17,7 +17,7 @@ from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError, OutputError, StatisticsError
 from onnxq.file_system import write_text
 from onnxq.graph.values import filled_values
-from onnxq.locations import require_file, spare
+from onnxq.locations import made_folder, require_file, spare
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.picked import as_compared
 from onnxq.measuring.probe import Probe, Role, Setting, parts_of
@@ -104,7 +104,8 @@ def sensitivity(
     warnings += [already] if already else []
     made = replace(made, warnings=(*warnings, *made.warnings), seconds=time.perf_counter() - start)
     if plot is not None:
-        write_text(plot, made.to_svg())
+        with made_folder(Path(plot)):
+            write_text(plot, made.to_svg())
     return made
 
 
@@ -176,7 +177,7 @@ def _require_picture(plot: str | os.PathLike[str] | None) -> None:
     """Refuse a place that no picture can be written to, before any work.
 
     Raises:
-        OutputError: it is a folder or lies in none, does not end in ``.svg``, or cannot be written.
+        OutputError: it is a folder or can lie in none, does not end in ``.svg``, or cannot be written.
     """
     if plot is None:
         return

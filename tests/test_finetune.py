@@ -263,10 +263,17 @@ def test_ctrl_c_says_whether_a_state_was_kept(
         onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=20, resume=state, reporter=Stops())
 
 
-@pytest.mark.parametrize(("name", "said"), [(".", "this is a folder"), ("no/state", "the folder does not exist")])
+def test_the_folder_of_a_state_is_made(quantized: onnxq.Quantized, tmp_path: Path) -> None:
+    state = tmp_path / "new" / "folder" / "state.npz"
+    onnxq.finetune(quantized, FEEDS[:8], teacher=residual(), steps=2, resume=state)
+    assert state.is_file()
+
+
+@pytest.mark.parametrize(("name", "said"), [(".", "this is a folder"), ("file/state", "a file of that name exists")])
 def test_a_state_that_cannot_be_kept_is_refused_before_the_work(
     name: str, said: str, quantized: onnxq.Quantized, tmp_path: Path
 ) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=said):
         onnxq.finetune(quantized, untouched(), teacher=residual(), steps=1, resume=tmp_path / name)
 

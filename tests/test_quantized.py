@@ -93,10 +93,25 @@ def test_saved_file_names_its_maker(quantized: Quantized, tmp_path: Path) -> Non
     assert model.producer_name == "onnxq" and model.producer_version == quantized.version != ""
 
 
-def test_a_missing_folder_is_said(quantized: Quantized, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="folder"):
-        quantized.save(tmp_path / "no" / "q.onnx")
-    assert not list(tmp_path.iterdir())
+def test_a_missing_folder_is_made(quantized: Quantized, tmp_path: Path) -> None:
+    (path,) = quantized.save(tmp_path / "new" / "folder" / "q.onnx")
+    assert path == tmp_path / "new" / "folder" / "q.onnx" and path.is_file()
+
+
+def test_a_folder_that_cannot_be_made_is_said_and_one_made_in_vain_goes(
+    quantized: Quantized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be made"):
+        quantized.save(tmp_path / "file" / "q.onnx")
+    monkeypatch.setattr("onnxq.render.formats.save", failing)
+    with pytest.raises(OutputError, match="no room"):
+        quantized.save(tmp_path / "new" / "folder" / "q.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def failing(*args: object, **named: object) -> None:
+    raise OutputError("there is no room")
 
 
 def test_report_is_json_and_counts(quantized: Quantized) -> None:

@@ -17,11 +17,12 @@ inputs become 1 then.
 
 **Operators that ncnn lacks** end the conversion of a whole model, float or not, as do forms of others (a recurrent
 layer whose last state is read), and some pnnx converts wrongly without a word (a Gather of a constant list, a GRU
-without linear_before_reset, a recurrent layer behind convolutions of several frames): ``onnxq check`` names both, and
-inputs of other types than int32 and float, as they were tried with pnnx, each alone. What can be said otherwise is:
-reductions of a single axis that is an input, of which pnnx sees none, a LayerNormalization without a bias, a Pad
-without a mode. ``onnx2ncnn`` may have others. ncnn's layers read integers of 32 bits: where the model has an input of
-int64, as token numbers are, give it int32, as ``verify`` does.
+without linear_before_reset, a recurrent layer whose steps are the first axis of what other operators give): ``onnxq
+check`` names both, and inputs of other types than int32 and float, as they were tried with pnnx, each alone. What can
+be said otherwise is: reductions of a single axis that is an input, of which pnnx sees none, a LayerNormalization
+without a bias, a Pad without a mode, a Gather of rows that says its axis, Reshapes in a row and Transposes between two
+that have more axes than ncnn. ``onnx2ncnn`` may have others. ncnn's layers read integers of 32 bits: where the model
+has an input of int64, as token numbers are, give it int32, as ``verify`` does.
 
 **What is quantized** is what has scales of its own in ncnn: convolutions over two axes, and products with a constant
 matrix of one row of numbers for each sample, an InnerProduct. Of several rows pnnx makes a Gemm, whose int8 form takes
@@ -50,6 +51,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.backends.ncnn.lacks import lacks
 from onnxq.backends.ncnn.rewrites import for_pnnx
+from onnxq.backends.ncnn.views import fewer_axes
 from onnxq.errors import BackendError
 from onnxq.file_system import write_text
 from onnxq.graph.files.load_named import load_named
@@ -104,7 +106,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
     ]
     if turned:
         notes.append(Note("ncnn", "", f"the weights of {turned} Gemm were transposed: InnerProduct has (N, K)"))
-    return [*notes, *for_pnnx(model)]
+    return [*notes, *for_pnnx(model), *fewer_axes(model)]
 
 
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:

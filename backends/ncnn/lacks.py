@@ -5,6 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backends.ncnn.rewrites import ONE_AXIS
+from onnxq.backends.ncnn.steps import RECURRENT, wrong_steps
+from onnxq.backends.ncnn.views import too_many_axes
 from onnxq.checks.findings import Finding
 from onnxq.checks.forms import TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, in_steps
 from onnxq.checks.nodes import warn_of_nodes
@@ -28,9 +30,6 @@ _BY_INPUT = ("ReduceLogSum", "ReduceMax", "ReduceMin", "ReduceSumSquare")
 """Reductions that pnnx does not convert where their axes are an input, as from opset 18 on."""
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64})
 """Types of inputs that pnnx can be told, and ncnn runs."""
-_RECURRENT = ("GRU", "LSTM", "RNN")
-_WINDOWED = ("AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
-"""Operators whose first axis pnnx takes for the batch, of which ncnn has none."""
 _CUT = "Cut the model before it or after it"
 
 
@@ -59,8 +58,13 @@ def _said(node: ir.Node) -> tuple[str, str] | None:
         return _extreme(node)
     if (form := form_of(node, _ABSENT_FORMS)) is not None:
         return f"ncnn has no {form}: it does not load what pnnx makes of the model", _CUT
-    if (form := form_of(node, _WRONG) or _behind_several(node)) is not None:
+    if (why := too_many_axes(node)) is not None:
+        return f"ncnn has no {node.op_type} {why}: it does not load what pnnx makes of the model", _CUT
+    if (form := form_of(node, _WRONG)) is not None:
         return f"pnnx converts a {form} wrongly, without a word", "Write it otherwise, or cut the model there"
+    if (why := wrong_steps(node)) is not None:
+        hint = "Have the steps in the second axis in front of it (batch_first=True in torch), or cut the model there"
+        return f"pnnx converts a {node.op_type} {why} wrongly, without a word", hint
     return None
 
 
@@ -86,6 +90,13 @@ def _gives_a_state(node: ir.Node) -> bool:
 def _gathers_by_computed(node: ir.Node) -> bool:
     rows_of_constant = node.attributes.get_int("axis", 0) == 0 and is_constant(node.inputs[0])
     return not is_constant(node.inputs[1]) and not rows_of_constant
+
+
+def _gathers_of_no_table(node: ir.Node) -> bool:
+    data, indices = node.inputs[0], node.inputs[1]
+    single = indices is not None and indices.shape is not None and not len(indices.shape)
+    table = data is not None and data.shape is not None and len(data.shape) == 2 and not single
+    return is_constant(data) and not is_constant(indices) and not table
 
 
 def _gathers_a_list(node: ir.Node) -> bool:
@@ -118,7 +129,7 @@ _ABSENT_FORMS = (
     Form(("Conv", "ConvTranspose"), "{} with auto_pad SAME_LOWER", has("auto_pad", "SAME_LOWER")),
     Form(("ConvTranspose",), "{} with auto_pad SAME_UPPER", has("auto_pad", "SAME_UPPER")),
     Form(("DepthToSpace",), "{} of mode DCR", has("mode", "DCR", default="DCR")),
-    Form(_RECURRENT, "{} whose last state is read (forward, it is the last step of the first output)", _gives_a_state),
+    Form(RECURRENT, "{} whose last state is read (forward, it is the last step of the first output)", _gives_a_state),
     Form(("Gather",), "{} at computed indices but of rows of a constant", _gathers_by_computed),
     Form(("Selu",), "{} with constants of its own", lambda node: bool({"alpha", "gamma"} & set(node.attributes))),
     Form(("Slice",), "{} that steps", lambda node: any(step > 1 for step in _steps(node))),
@@ -133,6 +144,7 @@ _WRONG = (
         lambda node: has("auto_pad", "SAME_LOWER", "SAME_UPPER")(node) and in_steps("strides")(node),
     ),
     Form(("Gather",), "{} of a constant list of indices", _gathers_a_list),
+    Form(("Gather",), "{} at computed indices of a constant that is no table of rows", _gathers_of_no_table),
     Form(("GridSample",), "{} of mode cubic", has("mode", "cubic")),
     Form(ONE_AXIS, "{} of one axis that is an input, in five dimensions,", _reduces_one_axis_of_five),
     Form(("Slice",), "{} that steps backwards", lambda node: any(step < 0 for step in _steps(node))),
@@ -152,33 +164,6 @@ _WRONG = (
     ),
 )
 """What ncnn computes otherwise than it is defined."""
-
-
-def _behind_several(node: ir.Node) -> str | None:
-    """A recurrent layer that takes the samples of a convolution or pooling for its steps."""
-    maker = _of_several(node) if node.op_type in _RECURRENT else None
-    several = "of several samples, frames for example,"
-    return f"{node.op_type} behind a {maker.op_type} {several}" if maker is not None else None
-
-
-def _of_several(recurrent: ir.Node) -> ir.Node | None:
-    """A convolution or pooling of more than one sample that a recurrent layer depends on: their axis becomes its steps.
-
-    pnnx keeps that axis for the batch, and the layer runs over other axes then. Without one ncnn is right.
-    """
-    pending, seen = [recurrent.inputs[0]], set[ir.Value]()
-    while pending:
-        value = pending.pop()
-        maker = value.producer() if value is not None and value not in seen else None
-        if maker is None or value is None:
-            continue
-        seen.add(value)
-        data = maker.inputs[0] if maker.inputs else None
-        samples = data.shape[0] if data is not None and data.shape else None
-        if maker.domain == "" and maker.op_type in _WINDOWED and isinstance(samples, int) and samples > 1:
-            return maker
-        pending += maker.inputs
-    return None
 
 
 def _is_last(node: ir.Node) -> bool:

@@ -11,6 +11,7 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import (
     constant_array,
+    is_constant,
     remove_nodes,
     rename_output,
     set_constant,
@@ -30,7 +31,8 @@ def for_pnnx(model: ir.Model) -> list[Note]:
     """Write out what pnnx does not see.
 
     A reduction of one axis that is an input reduces another of one element as well, a LayerNormalization gets a bias of
-    zeros, and a Pad says its mode.
+    zeros, a Pad says its mode, and a Gather of rows of a constant does not say that they lie along the first axis: pnnx
+    makes an Embed only of the one without an attribute.
 
     Args:
         model: changed in place, shapes inferred.
@@ -41,6 +43,9 @@ def for_pnnx(model: ir.Model) -> list[Note]:
             continue
         if node.op_type == "Pad":
             node.attributes.setdefault("mode", ir.AttrString("mode", "constant"))
+        elif node.op_type == "Gather" and is_constant(node.inputs[0]) and not is_constant(node.inputs[1]):
+            if _is_first(node.attributes.get_int("axis", 0), node.inputs[0]):
+                node.attributes.pop("axis", None)
         elif node.op_type == "LayerNormalization" and len(node.inputs) == 2:
             _add_bias(node, namer)
         elif node.op_type in ONE_AXIS and (axis := _one_axis(node)) is not None:
@@ -51,6 +56,11 @@ def for_pnnx(model: ir.Model) -> list[Note]:
     infer_shapes(model)
     what = f"{reduced} reductions of one axis reduce another of one element too: pnnx does not see a single one"
     return [Note("ncnn", "", what)]
+
+
+def _is_first(axis: int, value: ir.Value | None) -> bool:
+    rank = len(value.shape) if value is not None and value.shape is not None else 0
+    return axis in (0, -rank)
 
 
 def _one_axis(node: ir.Node) -> int | None:

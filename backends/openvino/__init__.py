@@ -22,7 +22,8 @@ What OpenVINO 2026.4 computes wrongly in integers, and the float model rightly, 
 * A Gather of a scalar index behind what has scales for each channel (the last token's row of a linear layer without a
   bias): the scales keep the axis that it takes away. It picks by a vector of one index, and a Squeeze is behind it.
 * A Mul or Add of a scalar behind a Gather from a table, as embeddings are scaled: OpenVINO takes it for the scale
-  of integers, and refuses the model where a product of two activations follows. The scalar is named first.
+  of integers, and refuses the model where a product of two activations follows. The scalar is named first; several,
+  and one that is subtracted or divided by, are computed on the table.
 * A convolution with a bias in front of a quantizer where sizes are free, and where the model computes with one (repeats
   a detector's anchors for each sample, say): OpenVINO reads the size of the convolution, and adds the first channel's
   bias to all. Behind each Shape stands a Max with 0, which keeps it where it is.
@@ -91,6 +92,7 @@ from onnxq.backends.openvino.passed_on import (
 )
 from onnxq.backends.openvino.scalar_indices import scalar_indices
 from onnxq.backends.openvino.scalars_first import scalars_first
+from onnxq.backends.openvino.scaled_tables import scaled_tables
 from onnxq.backends.openvino.second_axis import spectra_along_the_second
 from onnxq.backends.openvino.sums import why_not_pooled
 from onnxq.errors import OptionError
@@ -141,7 +143,7 @@ def _refuse(options: Options) -> None:
 
 def _rewrite(model: ir.Model) -> list[Note]:
     """What OpenVINO would compute otherwise or wrongly in another form; see the top of this file."""
-    passes = (strides_in_front, own_biases, zero_biases, scalar_indices, scalars_first, whole_spectra)
+    passes = (strides_in_front, own_biases, zero_biases, scalar_indices, scaled_tables, scalars_first, whole_spectra)
     last = (spectra_along_the_second, own_shapes)
     return [note for each in (*passes, *last) for note in each(model)]
 

@@ -17,8 +17,8 @@ def scalars_first(model: ir.Model) -> list[Note]:
     """Name the scalar first where the rows of a table are multiplied by it, or it is added to them.
 
     Named second, OpenVINO 2026.4 takes it for the scale of integers, moves it behind what reads them, and refuses the
-    model where a product of two activations is among that. Of two scalars in a row, or with a function between table
-    and scalar, it does so in either order.
+    model where a product of two activations is among that. With a function between table and scalar it does so in
+    either order; of several scalars in a row see :mod:`onnxq.backends.openvino.scaled_tables`.
 
     Args:
         model: changed in place; nodes and tensors keep their names, no number that the model computes changes.

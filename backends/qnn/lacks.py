@@ -26,6 +26,7 @@ __all__ = [
     "lacks",
     "refuse_free_sizes",
     "resizes_pictures",
+    "samples_pictures",
     "scales_are_ratios",
     "undilated",
 ]
@@ -54,6 +55,7 @@ _NAMES = (
     "OneHot RNN ReduceL1 ReduceLogSum ReduceProd ReduceSumSquare ReverseSequence Scan Shrink Sinh Softsign Trilu "
     "Unique"
 )
+_ON_THE_CPU = "it runs on the CPU, what is around it in parts"
 NOWHERE = frozenset(_NAMES.split())
 """Operators that the HTP has in no type, each tried alone in float on onnxruntime-qnn's emulator."""
 
@@ -98,6 +100,18 @@ def resizes_pictures(node: ir.Node) -> str | None:
     return None
 
 
+def samples_pictures(node: ir.Node) -> str | None:
+    """A GridSample of pictures that takes the nearest element or interpolates linearly."""
+    if node.attributes.get_string("mode", "linear") in ("cubic", "bicubic"):
+        return "the HTP has no cubic GridSample"
+    return "the HTP has no GridSample of five dimensions" if _is_of_five(node) else None
+
+
+def _is_of_five(node: ir.Node) -> bool:
+    value = node.inputs[0]
+    return value is not None and value.shape is not None and len(value.shape) > 4
+
+
 _IN_HALF = ("LSTM", "GRU", "STFT")
 """Operators that the HTP has in half precision alone, each tried on the emulator."""
 
@@ -124,6 +138,8 @@ def _form(node: ir.Node) -> str | None:
     """A form of an operator that the HTP has in others alone."""
     if node.op_type == "Resize":
         return resizes_pictures(node)
+    if node.op_type == "GridSample":
+        return samples_pictures(node)
     form = form_of(node, _FORMS)
     return f"the HTP has no {form}" if form is not None else None
 
@@ -200,10 +216,11 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             found.append(_wide_softplus(node))
         none = flat(node) or undilated(node) or _form(node)
         if node.op_type in NOWHERE:
-            what = f"the HTP has no {node.op_type}: it runs on the CPU, what is around it in parts"
+            what = f"the HTP has no {node.op_type}: {_ON_THE_CPU}"
             found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
         elif none is not None:
-            what = f"{none}: it runs on the CPU, what is around it in parts"
+            ends = node.op_type == "GridSample" and _is_of_five(node)
+            what = f"{none}: {'onnxruntime-qnn takes no model with it' if ends else _ON_THE_CPU}"
             found.append(Finding("warning", describe(node), what, "Cut the model there"))
         if node.op_type == "Resize" and node.attributes.get_string("mode", "") == "linear":
             found += [] if scales_are_ratios(node) else [_other_scales(node)]

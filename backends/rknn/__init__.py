@@ -24,9 +24,11 @@ that reads a float tensor among quantized operators, the output of a Gelu say, a
 Multi-head attention may crash it: in a small vision transformer it crashed where any two of these were quantized
 together, its Softmax and products, and the Adds behind a MatMul that stays float, residuals among them. All stay float
 here, and it builds that one and a MobileViT, but no EdgeNeXt: there ``--placement compute`` is left, which has Conv and
-Gemm alone in integers. A LayerNormalization it builds where epsilon is written out, a HardSigmoid where alpha and beta
-are, a recurrent layer where its layout is not, and integers that several operators read, of which one is float or a
-model output, where each has a DequantizeLinear of its own, as all four are here.
+Gemm alone in integers. It crashes on a float product of what is computed in integers with a model input that others
+read quantized, as a net that turns its points has: what makes that operand stays float. A LayerNormalization it builds
+where epsilon is written out, a HardSigmoid where alpha and beta are, a recurrent layer where its layout is not, and
+integers that several operators read, of which one is float or a model output, where each has a DequantizeLinear of its
+own, as all four are here.
 A Where that puts a mask in the place of scores crashes it between quantizers: the mask is added to them instead. A
 ConvTranspose has explicit padding here, without which it crashes in float too. So it does on a cubic Resize, a MaxPool
 of five dimensions, a BatchNormalization in training mode, inputs without axes, If, Loop and Scan: ``onnxq check`` names
@@ -45,6 +47,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.rknn.grouped_volumes import ungroup_volumes
 from onnxq.backends.rknn.lacks import is_of_heads, lacks, moves_little
+from onnxq.backends.rknn.mixed_products import in_float_for_products
 from onnxq.graph.note import Note
 from onnxq.graph.passes.added_masks import added_masks
 from onnxq.graph.passes.explicit_pads import explicit_pads
@@ -144,6 +147,7 @@ def _cuts_nothing(node: ir.Node) -> str | None:
 
 def _finish(model: ir.Model, plan: Plan) -> None:
     """Write out attributes that the builder wants to see, and let nobody share integers: it fails on others."""
+
     own_dequantizers(model)
     for node in all_nodes(model):
         if node.domain != "":
@@ -181,7 +185,7 @@ BACKEND = Backend(
     title="Rockchip NPU (RKNN-Toolkit2)",
     activation=QuantSpec(signed=False, symmetric=False),
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
-    rules={rule.op: rule for rule in _RULES},
+    rules=in_float_for_products(_RULES, _no_heads),
     formats={"qdq": QDQ, "fake-quantize": FAKE_QUANTIZE},
     whole=frozenset(KINDS) - {"silu", "hardswish"},
     drops_absorbed=False,

@@ -29,7 +29,7 @@ from onnxq.algorithms.bits.widths import (
 from onnxq.calibration.roles import held_back, spread, to_learn_from
 from onnxq.errors import OptionError, StatisticsError
 from onnxq.file_system import write_text
-from onnxq.locations import require_choice
+from onnxq.locations import made_folder, require_choice
 from onnxq.measuring.probe import Probe
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.options import Options
@@ -230,4 +230,5 @@ def _observe_missing(draft: FloatDraft) -> None:
 def _save(path: Path, options: Options, choice: BitChoice, wanted: Budget) -> None:
     rest = tuple(text for text in options.algorithms if not text.replace("-", "_").startswith(NAME))
     head = f"bits chosen for {wanted}: {_said(choice)}"
-    write_text(path, to_toml(replace(options, algorithms=rest), head))
+    with made_folder(path):
+        write_text(path, to_toml(replace(options, algorithms=rest), head))

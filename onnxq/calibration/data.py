@@ -61,7 +61,8 @@ def open_data(
               as they are.
 
             A sample may have the batch dimension or lack it.
-        inputs: the model's inputs; an array for one with a default is used where the data has it by its name.
+        inputs: the model's inputs; an array for one with a default is used where the data has it by its name, and one
+            that is optional may be left out.
         image: how pictures are read.
         samples: use at most so many, spread over all by lot (see :mod:`onnxq.calibration.chance`); of an iterable with
             a length, what lies before the last of them is read and passed over. Where it is not known how many there
@@ -95,7 +96,6 @@ def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions, samples
                 hint="Quantize the part of the model that has tensors as its inputs",
             )
     fitter = Fitter(inputs)
-    inputs = fitter.inputs
     if samples is not None and samples < 1:
         raise DataError(f"{samples} samples asked for", hint="Use at least one.")
     if isinstance(source, Samples):
@@ -110,7 +110,7 @@ def _open(source: Any, inputs: Sequence[InputInfo], image: ImageOptions, samples
             found = function_of(path, name, where=where, error=DataError)
             within = partial(at_home, str(path.absolute().parent))
             return _from_object(found, f"function {name}", fitter, samples, where, within)
-        return _from_path(path, tuple(inputs), fitter, image, samples)
+        return _from_path(path, fitter.needed, fitter, image, samples)
     return _from_object(source, type(source).__name__, fitter, samples)
 
 

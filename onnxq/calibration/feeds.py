@@ -27,14 +27,16 @@ class Fitter:
     """Makes complete feeds of items; warns once of each kind of conversion.
 
     Args:
-        inputs: those of the model; each must be fed that has no default.
+        inputs: those of the model; each must be fed that has no default and is not optional.
 
     Attributes:
-        inputs: those that must be fed.
+        inputs: those that have no default.
+        needed: those of them that are not optional.
     """
 
     def __init__(self, inputs: Sequence[InputInfo]) -> None:
         self.inputs = tuple(info for info in inputs if not info.default)
+        self.needed = tuple(info for info in self.inputs if not info.optional)
         self._known = {info.name: info for info in inputs}
         self._warned: set[str] = set()
         self._ambiguous: set[str] = set()
@@ -50,7 +52,9 @@ class Fitter:
             DataError: an input is missing, or a name, shape or type does not fit.
         """
         arrays = self._named(item, where)
-        missing = [info.name for info in self.inputs if info.name not in arrays]
+        left_out = {info.name for info in self.inputs if info.optional and arrays.get(info.name) is None}
+        arrays = {name: array for name, array in arrays.items() if name not in left_out}
+        missing = [info.name for info in self.inputs if info.name not in arrays and info.name not in left_out]
         unknown = [name for name in arrays if name not in self._known]
         if missing:
             hint = nearest(missing[0], unknown, title="the data has") if unknown else ""
@@ -70,7 +74,7 @@ class Fitter:
             arrays: by input name, or one for a model with one input, of which the shapes count; rows are along the
                 first axis. What has no axes belongs to every sample.
         """
-        if not isinstance(arrays, Mapping) and len(self.inputs) != 1:
+        if not isinstance(arrays, Mapping) and len(self.needed) != 1:
             return 1
         found: set[int] = set()
         axes = 0
@@ -115,18 +119,18 @@ class Fitter:
                 return {info.name: item[key] for info, key in zip(self.inputs, positional, strict=True)}
             return {str(name): value for name, value in item.items()}
         if isinstance(item, (tuple, list)) and item and all(self._is_array(part) for part in item[: len(self.inputs)]):
-            if len(item) < len(self.inputs):
+            if len(item) < len(self.needed):
                 wrong = (
                     f"the data gives {plural(len(item), 'array')}, the model has {plural(len(self.inputs), 'input')}"
                 )
                 raise DataError(wrong, where=where, hint="Give a dict by input name, or a tuple in the inputs' order.")
             return {info.name: part for info, part in zip(self.inputs, item, strict=False)}
-        if len(self.inputs) != 1:
+        if len(self.needed) != 1:
             wrong = f"the data gives a single {type(item).__name__}, the model has {len(self.inputs)} inputs"
             names = ", ".join(repr(info.name) for info in self.inputs)
             hint = f"Give all arrays of a sample by their names {names}: in a dict, or in an .npz file."
             raise DataError(wrong, where=where, hint=hint)
-        return {self.inputs[0].name: item}
+        return {self.needed[0].name: item}
 
     def _is_array(self, part: object) -> bool:
         """Lists in a list are one array where the model has one input."""

@@ -194,7 +194,7 @@ class Looker:
 
     def _of_input(self, info: InputInfo) -> Iterator[Finding]:
         name, place = info.name, f"input {info.name!r}"
-        if info.dtype.kind == "f" and self.samples and not any(np.prod(shape) for shape in self._shapes[name]):
+        if info.dtype.kind == "f" and self._shapes[name] and not any(map(np.prod, self._shapes[name])):
             yield Finding("warning", place, EMPTY, "Is it a cache? Feed also what the model gives back, as in use.")
         low, high = self._low[name], self._high[name]
         if info.dtype.kind != "f" or low > high:
@@ -243,7 +243,7 @@ class Looker:
         """The shapes seen, e.g. ``x 1x3x224x224``; those of caches of many layers once."""
         alike: dict[str, list[str]] = {}
         for name, seen in self._shapes.items():
-            texts = [shape_text(shape) for shape in list(seen)[:3]]
+            texts = [shape_text(shape) for shape in list(seen)[:3]] or ["left out"]
             alike.setdefault(f"{', '.join(texts)}{', ...' if len(seen) > 3 else ''}", []).append(name)
         return "; ".join(f"{listed(names, SHOWN)} {text}" for text, names in alike.items())
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from onnxq.graph.batch_norm import is_in_training
 from onnxq.rows import plain_max_pool
 
 __all__ = ["OTHER_NORMS", "TRAINING", "WITH_INDICES", "WRAPPING", "Form", "form_of", "has", "in_steps"]
@@ -42,9 +43,7 @@ def in_steps(attribute: str) -> Callable[[ir.Node], bool]:
     return lambda node: any(step != 1 for step in node.attributes.get_ints(attribute, ()))
 
 
-TRAINING = Form(
-    ("BatchNormalization",), "{} in training mode", lambda node: node.attributes.get_int("training_mode", 0) == 1
-)
+TRAINING = Form(("BatchNormalization",), "{} in training mode", is_in_training)
 WITH_INDICES = Form(("MaxPool",), "{} that gives indices", lambda node: plain_max_pool(node) is not None)
 WRAPPING = Form(("Pad",), "{} that wraps around", has("mode", "wrap"))
 OTHER_NORMS = Form(

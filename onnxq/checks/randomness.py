@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
 from onnxq.console.terminal import counts, plural
+from onnxq.graph.batch_norm import is_in_training
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 
@@ -22,18 +23,18 @@ def check_random(model: ir.Model) -> list[Finding]:
     """A warning for what is in training mode, and for what draws random numbers.
 
     Args:
-        model: normalized, so that what is constant is known to be; left unchanged.
+        model: what is constant is known to be where it is normalized; left unchanged.
     """
-    nodes = list(all_nodes(model))
+    nodes = [*all_nodes(model), *(node for function in model.functions.values() for node in function.all_nodes())]
     dropouts = sum(map(_drops, nodes))
-    batches = sum(node.op_type == "BatchNormalization" and _trains(node) for node in nodes)
+    batches = sum(map(is_in_training, nodes))
     draws = [node.op_type for node in nodes if node.domain == "" and node.op_type in _DRAWS]
     found = []
     if dropouts:
         what = f"{plural(dropouts, 'Dropout node')} {'has' if dropouts == 1 else 'have'} training_mode=true: {_FIGURES}"
         found.append(Finding("warning", "model", what, _EVAL))
     if batches:
-        have = "has training_mode=1: it normalizes" if batches == 1 else "have training_mode=1: they normalize"
+        have = "is in training mode: it normalizes" if batches == 1 else "are in training mode: they normalize"
         what = f"{plural(batches, 'BatchNormalization node')} {have} by the batch at hand, not by what training found"
         found.append(Finding("warning", "model", what, _EVAL))
     if draws:
@@ -50,10 +51,6 @@ def two_draws(model: ir.Model) -> tuple[str, ...]:
 def is_random(model: ir.Model) -> bool:
     """Whether a normalized model gives something else each time it runs."""
     return any(_drops(node) or (node.domain == "" and node.op_type in _DRAWS) for node in all_nodes(model))
-
-
-def _trains(node: ir.Node) -> bool:
-    return node.domain == "" and node.attributes.get_int("training_mode", 0) == 1
 
 
 def _drops(node: ir.Node) -> bool:

@@ -235,7 +235,13 @@ def _why_no_grid(site: Site, qp: QParams, target: Backend) -> str | None:
 
 
 def _why_no_zero_point(site: Site, qp: QParams, target: Backend) -> str | None:
-    """Which of its zero points is not that of a symmetric grid, where the target takes no other."""
+    """Which of its zero points is none of its integers, or not that of a symmetric grid, where the target takes no
+    other.
+    """
+    lowest = -(1 << (qp.spec.bits - 1)) if qp.spec.signed else 0
+    outside = qp.zero_point[(qp.zero_point < lowest) | (qp.zero_point >= lowest + (1 << qp.spec.bits))].reshape(-1)
+    if outside.size and not (site.role == "weight" and target.weight_zero_points == "beyond"):
+        return f"its zero point {int(outside[0])} is none of its integers"
     whole = isinstance(qp.spec.granularity, PerTensor)
     free = site.role == "weight" and (target.weight_zero_points == "channel" or (whole and target.weight_zero_points))
     middle = 0 if qp.spec.signed else 1 << (qp.spec.bits - 1)

@@ -23,6 +23,7 @@ class InputInfo:
         shape: a number a dimension, a name or None where it is free; None when the rank is unknown.
         container: ``"sequence"`` or ``"map"`` where it is one; empty for a tensor, optional or not.
         default: whether the model has a value for it, so that it need not be fed.
+        optional: whether the model runs without it, and computes something else then.
     """
 
     name: str
@@ -30,10 +31,11 @@ class InputInfo:
     shape: tuple[int | str | None, ...] | None
     container: str = ""
     default: bool = False
+    optional: bool = False
 
 
 def inputs_of(model: ir.Model, *, defaults: bool = False) -> list[InputInfo]:
-    """The inputs of a model that must be fed, in order, without loading it in onnxruntime.
+    """The inputs of a model that must be fed, or are optional, in order, without loading it in onnxruntime.
 
     Args:
         model: the model.
@@ -46,6 +48,7 @@ def inputs_of(model: ir.Model, *, defaults: bool = False) -> list[InputInfo]:
     for value in model.graph.inputs:
         if value.is_initializer() and not defaults:
             continue
+        optional = isinstance(value.type, ir.OptionalType)
         kind = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
         if isinstance(kind, ir.TensorType) and kind.dtype is ir.DataType.UNDEFINED:
             raise ModelError("it has no element type", where=f"model input {value.name!r}")
@@ -55,5 +58,6 @@ def inputs_of(model: ir.Model, *, defaults: bool = False) -> list[InputInfo]:
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
         container = "sequence" if isinstance(kind, ir.SequenceType) else ""
-        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape, container, value.is_initializer()))
+        default = value.is_initializer()
+        infos.append(InputInfo(value.name or "", np.dtype(dtype), shape, container, default, optional))
     return sorted(infos, key=lambda info: info.default)

@@ -259,8 +259,9 @@ def _register(options: Any, library: str | os.PathLike[str]) -> None:
 
 
 def _info(value: Any) -> InputInfo:
-    kind = value.type.removeprefix("optional(").removesuffix(")" if value.type.startswith("optional(") else "")
+    optional = value.type.startswith("optional(")
+    kind = value.type.removeprefix("optional(").removesuffix(")" if optional else "")
     container = {"seq": "sequence", "map": "map"}.get(kind.partition("(")[0], "")
     dtype = np.dtype(_NUMPY_TYPES.get(kind, np.object_))
     shape = None if container else value.shape
-    return InputInfo(value.name, dtype, None if shape is None else tuple(shape), container)
+    return InputInfo(value.name, dtype, None if shape is None else tuple(shape), container, optional=optional)

@@ -83,7 +83,8 @@ def take_apart(quantized: Quantized, weights: WeightForm = "grid") -> Parts:
             value = constants[name]
             array = constant_array(value)
             assert array is not None
-            if (name in taken and taken[name] != numbers) or len(site.readers) < len(value.uses()):
+            in_float = len(site.readers) < len(value.uses()) or value.is_graph_output()
+            if (name in taken and taken[name] != numbers) or in_float:
                 value = _copy(value, namer)
                 for edge in site.readers:
                     nodes[edge.node].replace_input_with(edge.index, value)
@@ -135,7 +136,9 @@ def put_together(
                 what = f"the table names tensor {name!r}, which the model does not have"
                 raise BackendError(what, where=backend.name)
             shape = values[name].shape
-            check_table_numbers(name, qp, shape.dims if shape is not None else None, stored=role == "bias")
+            beyond = role == "weight" and backend.weight_zero_points == "beyond"
+            dims = shape.dims if shape is not None else None
+            check_table_numbers(name, qp, dims, stored=role == "bias", beyond=beyond)
             readers = tuple(Edge(use.node.name or "", use.idx) for use in values[name].uses())
             made = role == "activation" and values[name].producer() is not None
             sites.append(Site(name, name, role, qp.spec, readers, produced=made and not backend.inputs_only))

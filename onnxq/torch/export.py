@@ -13,7 +13,6 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
-from onnxq.errors import OutputError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
 from onnxq.graph.namer import Namer, unique_names
@@ -21,6 +20,7 @@ from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array, rename_output, set_constant
+from onnxq.locations import made_folder, require_file
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.torch.agreement import quantized_values, require_same
@@ -58,7 +58,7 @@ def export(
     Args:
         module: what :func:`onnxq.torch.prepare` gave, calibrated, or what wraps it (``AveragedModel``,
             ``DistributedDataParallel``, ``torch.compile``); left unchanged.
-        path: of the file.
+        path: of the file; its folder is made where it is missing.
         example_inputs: of its forward, a tuple, a dictionary of arguments or the one tensor; the branch that they take
             is the one exported.
         input_names: of the graph.
@@ -83,8 +83,7 @@ def export(
     require_finite(prepared, where="export")
     _tell_of_rounding(prepared)
     target = Path(path)
-    if not target.parent.is_dir():
-        raise OutputError("the folder does not exist", where=f"'{target.parent}'", hint="Create it first")
+    require_file(path, "Give the path of the .onnx file to write")
     names = {"input_names": input_names, "output_names": output_names, "dynamic_axes": dynamic_axes}
     proto, wanted, calls = traced(prepared, example, dynamo=dynamo, **names)
     model = load(proto)
@@ -97,7 +96,8 @@ def export(
     quantize_at_the_layer(model)
     _register(model)
     require_same(model, tensors_of(list(example)), wanted, quantized)
-    save(model, target)
+    with made_folder(target):
+        save(model, target)
     return target
 
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from onnxq.errors import ModelError, OptionError
-from onnxq.graph.traverse import all_constants, all_nodes
+from onnxq.graph.traverse import all_constants
 from onnxq.graph.values import constant_array
 from onnxq.plan import Site
 from onnxq.qparams import QParams
@@ -29,6 +29,7 @@ from onnxq.spec import PerBlock
 from onnxq.torch.biases import rounded_bias
 from onnxq.torch.executor import Executor
 from onnxq.torch.fake_quantize import Grid, fake_quantize
+from onnxq.torch.learned import learned_constants
 from onnxq.torch.maker import Maker
 from onnxq.torch.places import quantized_places, shared_numbers
 from onnxq.torch.quantizers import Quantizer
@@ -37,24 +38,6 @@ from onnxq.torch.quantizers.ema import EMA
 __all__ = ["GraphModule"]
 
 Tensor = torch.Tensor
-
-_LEARNED: Mapping[str, tuple[int, ...]] = {
-    "BatchNormalization": (1, 2),
-    "Conv": (1, 2),
-    "ConvTranspose": (1, 2),
-    "GRU": (1, 2, 3),
-    "Gather": (0,),
-    "Gemm": (0, 1, 2),
-    "GroupNormalization": (1, 2),
-    "InstanceNormalization": (1, 2),
-    "LSTM": (1, 2, 3),
-    "LayerNormalization": (1, 2),
-    "MatMul": (0, 1),
-    "PRelu": (1,),
-    "RNN": (1, 2, 3),
-}
-"""Operator → inputs that are trained where they are constants."""
-
 
 _WIDEST = 16
 """Bits up to which float32 holds every integer of a grid."""
@@ -121,6 +104,15 @@ class GraphModule(torch.nn.Module):
         self._behind = {tensor: root for tensor, root in behind.items() if root in self._sites}
         self._biases = dict(self._find_biases())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies, without the executor: it follows from the model."""
+        return {name: value for name, value in self.__dict__.items() if name != "_executor"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._executor = Executor(self.source.model)
+        self._executor.parameters, self._executor.buffers = {}, {}
+
     def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
         """The outputs: a tensor, or a tuple where there are several.
 
@@ -132,8 +124,8 @@ class GraphModule(torch.nn.Module):
         if len(inputs) > len(names):
             raise OptionError(f"{len(inputs)} tensors for {len(names)} inputs", where="the module's inputs")
         parts = {root: self.quantizers[key] for root, key in self._sites.items()}
-        constants: dict[str, Tensor] = {
-            tensor: self.weights.get_parameter(key) for tensor, key in self._trained.items()
+        constants: dict[str, Tensor] = {  # of a replica of DataParallel they are no parameters
+            tensor: getattr(self.weights, key) for tensor, key in self._trained.items()
         }
         for tensor, (data, weight) in self._biases.items():
             bias = constants[tensor]
@@ -180,7 +172,7 @@ class GraphModule(torch.nn.Module):
 
     def _take_constants(self) -> tuple[dict[str, str], dict[str, str]]:
         """Make the executor's constants parameters and buffers: tensor → name here, for both."""
-        learned = _learned(self.source)
+        learned = learned_constants(self.source)
         trained: dict[str, str] = {}
         untrained: dict[str, str] = {}
         for name, tensor in {**self._executor.parameters, **self._executor.buffers}.items():
@@ -272,22 +264,6 @@ def _nothing_quantized(quantized: Quantized) -> str:
 def _has_grid(site: Site) -> bool:
     """Whether a site has numbers of its own that matter; a bias of 32 bits is as good as float."""
     return site.role != "bias" or (site.factors is None and site.spec.bits <= _WIDEST)
-
-
-def _learned(quantized: Quantized) -> set[str]:
-    """Names of the constants that are trained: weights and biases of layers."""
-    found = {site.tensor for site in quantized.plan.sites if site.role in ("weight", "bias")}
-    for node in all_nodes(quantized.model):
-        inputs = [value for value in node.inputs if value is not None]
-        if node.domain != "":
-            continue
-        for index in _LEARNED.get(node.op_type, ()):
-            if index < len(node.inputs) and (value := node.inputs[index]) is not None:
-                found.add(value.name or "")
-        makers = [producer.op_type for value in inputs if (producer := value.producer()) is not None]
-        if node.op_type == "Add" and "MatMul" in makers:  # its bias
-            found |= {value.name or "" for value in inputs if value.shape is not None and len(value.shape) == 1}
-    return found
 
 
 def _plain(name: str, taken: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import Lock, local
 from types import FrameType
 from typing import Any, Protocol
 
@@ -65,35 +66,66 @@ class Visitor(Protocol):
 class ModulePath:
     """Which of a module's parts is running: hooks on each of them keep count, as long as this context is entered.
 
+    Threads may enter it at the same time, each for its own run of the module: the first one in sets the hooks, which
+    all share, and the last one out removes them.
+
     Args:
         module: gets the hooks.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
-        self.stack: list[str] = [""]
         self._hooks: list[RemovableHandle] = []
+        self._entered = 0
+        self._lock = Lock()
+        self._own = local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The module alone: no copy is being run."""
+        return {"module": self.module}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def __enter__(self) -> None:
-        self.stack = [""]
         parts = dict(self.module.named_modules())
         for name, part in parts.items():
             require_seen(name, part, where="a prepared module")
-        for name, part in parts.items():
-            self._hooks.append(part.register_forward_pre_hook(partial(self._enter, name)))
-            self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
+        with self._lock:
+            if not self._entered:
+                for name, part in parts.items():
+                    self._hooks.append(part.register_forward_pre_hook(partial(self._enter, name)))
+                    self._hooks.append(part.register_forward_hook(self._leave, always_call=True))
+            self._entered += 1
+        self._stacks.append([""])
 
     def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._stacks.pop()
+        with self._lock:
+            self._entered -= 1
+            if not self._entered:
+                for hook in self._hooks:
+                    hook.remove()
+                self._hooks = []
+
+    @property
+    def current(self) -> str:
+        """The path of the part that this thread is in."""
+        return self._stacks[-1][-1]
+
+    @property
+    def _stacks(self) -> list[list[str]]:
+        """Of this thread: for each run that it is in, the paths of the parts that are running."""
+        found: list[list[str]] = self._own.__dict__.setdefault("stacks", [])
+        return found
 
     def _enter(self, name: str, module: torch.nn.Module, args: Any) -> None:
-        self.stack.append(name)
+        if self._stacks:  # else a run without quantizers, beside those of other threads
+            self._stacks[-1].append(name)
 
     def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
-        if len(self.stack) > 1:
-            self.stack.pop()
+        if self._stacks and len(self._stacks[-1]) > 1:
+            self._stacks[-1].pop()
 
 
 class Insertion(TorchFunctionMode):
@@ -126,7 +158,7 @@ class Insertion(TorchFunctionMode):
         if frame.f_code.co_name == "handle_torch_function" and frame.f_back is not None and frame.f_back.f_back:
             frame = frame.f_back.f_back
         code = frame.f_code
-        base = f"{self.path.stack[-1]}|{name}|{code.co_name}+{frame.f_lineno - code.co_firstlineno}"
+        base = f"{self.path.current}|{name}|{code.co_name}+{frame.f_lineno - code.co_firstlineno}"
         count = self.counts.get(base, 0)
         self.counts[base] = count + 1
         return self.visitor.call(f"{base}#{count}", name, func, args, kwargs)

@@ -15,6 +15,7 @@ import torch
 from onnxq.calibration.numpy_files import BROKEN
 from onnxq.errors import OptionError
 from onnxq.file_system import whole_file
+from onnxq.locations import made_folder
 from onnxq.torch.distill import Settings
 from onnxq.torch.student import Student
 
@@ -37,7 +38,7 @@ def save(student: Student, path: Where, step: int, settings: Settings) -> None:
     arrays: dict[str, Any] = {}
     for name, part in student.learned.items():
         arrays |= {f"{name}/{k}": p.detach().cpu().numpy() for k, p in enumerate(part)}
-    with whole_file(path) as temporary, open(temporary, "wb") as file:
+    with made_folder(Path(path)), whole_file(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, step=np.array(step), settings=np.array(repr(settings)), **arrays)
 
 

@@ -25,7 +25,7 @@ from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
 from onnxq.file_system import write_text
 from onnxq.graph.unmapped import read
-from onnxq.locations import require_choice
+from onnxq.locations import made_folder, require_choice
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.options import Options, Override
 from onnxq.options.config import to_toml
@@ -210,4 +210,5 @@ def write_choice(path: Path, mixture: Mixture, model: ir.Model, recipe: Recipe, 
     told = [f"{k}={str(v).lower()}" for k, v in given if v != getattr(plain, k)]
     algorithm = "weight_only" + (":" + ",".join(told) if told else "")
     written = replace(options, algorithms=(algorithm,), override=(*options.override, *changes.items()))
-    write_text(path, to_toml(written, f"bits chosen for avg_bits={recipe.avg_bits:g}: {mixture.note()}"))
+    with made_folder(path):
+        write_text(path, to_toml(written, f"bits chosen for avg_bits={recipe.avg_bits:g}: {mixture.note()}"))

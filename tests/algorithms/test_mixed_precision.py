@@ -226,7 +226,7 @@ def names() -> list[str]:
 
 
 def test_the_choice_can_be_saved_edited_and_used_again(tmp_path: Path) -> None:
-    path = tmp_path / "bits.toml"
+    path = tmp_path / "new" / "bits.toml"
     first = quantized(f"avg_bits=5,save={path}")
     again = Options.from_toml(path)
     assert not again.algorithms
@@ -311,9 +311,10 @@ def test_what_makes_no_sense_is_refused_before_any_work(text: str) -> None:
         chosen([f"mixed_precision:{text}"])
 
 
-def test_a_file_nowhere_and_an_impossible_budget_are_refused() -> None:
-    with pytest.raises(OutputError):
-        chosen(["mixed_precision:avg_bits=6,save=/no/such/folder/bits.toml"])
+def test_a_file_nowhere_and_an_impossible_budget_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="a file of that name exists"):
+        chosen([f"mixed_precision:avg_bits=6,save={tmp_path}/file/bits.toml"])
     with pytest.raises(OutputError, match=r"'samples\.npz': the choice is written as a configuration file.*\.toml"):
         chosen(["mixed_precision:avg_bits=6,save=samples.npz"])
     with pytest.raises(OptionError, match="times what the budget allows"):

@@ -55,12 +55,13 @@ def _an_axis_behind_a_bias_of_zeros() -> onnx.ModelProto:
     )
 
 
-def _scaled_embeddings() -> onnx.ModelProto:
+def _scaled_embeddings(scaled: str = "Mul (e, factor)", before: str = "") -> onnx.ModelProto:
     """Self-attention of rows of a table times a scalar."""
     return build(
-        """(int64[1, 16] i) => (float[1, 2, 16, 16] y) {
+        f"""(int64[1, 16] i) => (float[1, 2, 16, 16] y) {{
             e = Gather (table, i)
-            s = Mul (e, factor)
+            {before}
+            s = {scaled}
             t = Tanh (s)
             q = Tanh (t)
             qh = Reshape (q, heads)
@@ -68,7 +69,7 @@ def _scaled_embeddings() -> onnx.ModelProto:
             kh = Reshape (t, heads)
             kt = Transpose <perm = [0, 2, 3, 1]> (kh)
             y = MatMul (qt, kt)
-        }""",
+        }}""",
         table=normal(20, 32),
         factor=np.float32(1.5),
         heads=np.array([1, 16, 2, 16]),
@@ -177,6 +178,9 @@ ROWS: dict[str, Callable[[], onnx.ModelProto]] = {
     "an axis behind": _an_axis_behind,
     "an axis behind a bias of zeros": _an_axis_behind_a_bias_of_zeros,
     "scaled embeddings": _scaled_embeddings,
+    "embeddings of two scalars": lambda: _scaled_embeddings("Mul (factor, f)", "f = Add (e, factor)"),
+    "embeddings less a scalar": lambda: _scaled_embeddings("Sub (e, factor)"),
+    "embeddings divided by a scalar": lambda: _scaled_embeddings("Div (e, factor)"),
     "last token": _last_token,
     "row of a picture": _row_of_a_picture,
     "token of a computed index": _token_of_a_computed_index,

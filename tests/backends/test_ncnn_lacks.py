@@ -63,6 +63,13 @@ ABSENT_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
         )
         for op, gates, form in (("LSTM", 4, ""), ("GRU", 3, ", linear_before_reset = 1"), ("RNN", 1, ""))
     },
+    "Reshape to 6 axes": (
+        "r = Reshape (a, six) t = Tanh (r) y = Reshape (t, four)", {"six": _i(1, 4, 4, 2, 4, 2), "four": _i(1, 4, 8, 8)}
+    ),
+    "Reshape to 5 axes of which the first is another": (
+        "r = Reshape (a, five) t = Transpose <perm = [2, 0, 1, 3, 4]> (r) y = Reshape (t, four)",
+        {"five": _i(4, 4, 2, 4, 2), "four": _i(1, 4, 8, 8)},
+    ),
     "Slice that steps": ("y = Slice (a, s, e, k, t)", {"s": _i(0), "e": _i(8), "k": _i(3), "t": _i(2)}),
 }  # fmt: skip
 """Operators and forms that ncnn does not load."""
@@ -92,6 +99,12 @@ WRONG_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
         h = GRU <hidden_size = 3, linear_before_reset = 1> (t, w, r)
         s = Squeeze (h, one) m = MatMul (s, v) y = Unsqueeze (m, zero)""",
         {"frames": _i(4, 1, 8, 8), "k": normal(2, 1, 7, 7), **_GRU},
+    ),
+    "GRU the steps of which are the first axis of what a Neg gives": (
+        """t = Squeeze (a, zero) b = Slice (t, zero, one, zero) d = Squeeze (b, zero) e = Unsqueeze (d, one) n = Neg (e)
+        h = GRU <hidden_size = 3, linear_before_reset = 1> (n, w, r)
+        s = Squeeze (h, one) m = MatMul (s, v) y = Unsqueeze (m, zero)""",
+        _GRU,
     ),
     "GRU without linear_before_reset": (
         """t = Squeeze (a, zero) b = Slice (t, zero, one, zero) d = Squeeze (b, zero) e = Unsqueeze (d, one)

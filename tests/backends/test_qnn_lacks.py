@@ -60,6 +60,9 @@ _FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "cubic Resize whose scales are not the ratios of its sizes": (
         'z = Resize <mode = "cubic"> (a, , s) y = Abs (z)', {"s": f32([1, 1, 1.3, 1.3])},
     ),
+    "cubic GridSample": (
+        'z = GridSample <mode = "bicubic"> (a, grid) y = Abs (z)', {"grid": 0.4 * normal(1, 8, 8, 2)},
+    ),
     **{
         f"{op} of five dimensions": (f"v = Reshape (a, five) {text}", {"five": np.array([1, 4, 2, 4, 8]), **constants})
         for op, text, constants in (

@@ -46,7 +46,7 @@ DROPOUT = "d = Dropout (h, ratio, yes)"
         ("d = Dropout (h, , yes)", f"1 Dropout node has training_mode=true: {TWICE}"),
         (
             "d, mean, var = BatchNormalization <training_mode = 1> (h, s, b, b, s)",
-            "1 BatchNormalization node has training_mode=1: it normalizes by the batch at hand, "
+            "1 BatchNormalization node is in training mode: it normalizes by the batch at hand, "
             "not by what training found",
         ),
         ("r = RandomNormalLike (h)\n d = Add (h, r)", f"1 RandomNormalLike draws random numbers: {TWICE}"),
@@ -60,6 +60,39 @@ def test_what_is_random_is_said_by_check_and_by_quantize(between: str, said: str
     (warning,) = [w for w in made.verification.warnings if w.startswith(said)]
     assert not any("what was rewritten" in w for w in made.verification.warnings)
     assert ("model.eval()" in warning) == ("training" in said)
+
+
+TRAINING = "d, mean, var = BatchNormalization <training_mode = 1> (h, s, b, b, s)"
+
+
+@pytest.mark.parametrize(
+    ("between", "opset"), [(TRAINING, 17), ("d, mean, var, bm, bv = BatchNormalization (h, s, b, b, s)", 13)]
+)
+def test_compare_says_it_of_a_model_as_it_came(between: str, opset: int) -> None:
+    model = net(between)
+    model.opset_import[0].version = opset
+    feeds = images(2, 16)
+    made = onnxq.quantize(model, feeds, options=onnxq.Options(placement="all"))
+    found = onnxq.compare(model, made, feeds)
+    assert any("is in training mode: it normalizes by the batch at hand" in warning for warning in found.warnings)
+    assert found.outputs["y"].sqnr > 15, "what is quantized is in training mode too"
+
+
+def test_compare_says_it_of_what_lies_in_a_function() -> None:
+    model = net(TRAINING)
+    made = onnxq.quantize(model, images(2, 16))
+    nodes = list(model.graph.node)
+    (norm,) = (node for node in nodes if node.op_type == "BatchNormalization")
+    function = onnx.helper.make_function(
+        "mine", "Norm", [*norm.input], [norm.output[0]], [norm], [onnx.helper.make_opsetid("", 17)]
+    )
+    call = onnx.helper.make_node("Norm", [*norm.input], [norm.output[0]], domain="mine")
+    nodes[nodes.index(norm)] = call
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.functions.append(function)
+    model.opset_import.append(onnx.helper.make_opsetid("mine", 1))
+    assert any("in training mode" in warning for warning in onnxq.compare(model, made, images(2, 16)).warnings)
 
 
 @pytest.mark.parametrize("between", ["d = Dropout (h, ratio, no)", "d = Dropout (h, none, yes)", "d = Dropout (h)"])

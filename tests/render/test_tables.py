@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnxq
@@ -17,6 +18,7 @@ from onnxq.catalog import backends
 from onnxq.errors import BackendError, OnnxqError
 from onnxq.render.tables import qparams_of
 from onnxq.spec import QuantSpec
+from tests.contract import infer
 from tests.models import build, feeds_for, normal
 from tests.targets import BY_RUNTIMES
 
@@ -71,6 +73,21 @@ def test_an_input_that_is_an_output_too_is_read_back(target: str, form: str, tmp
     onnxq.quantize(model, feeds, backend=target, output=tmp_path / "m.onnx", options=Options(format=form))
     found = onnxq.verify(tmp_path / "m.onnx", feeds, backend=target, simulation=True)
     assert found.outputs["x"].sqnr == float("inf") and found.outputs["y"].sqnr > 25
+
+
+@pytest.mark.parametrize(("target", "form"), TABLES)
+def test_a_weight_that_is_an_output_too_comes_out_as_it_was(target: str, form: str, tmp_path: Path) -> None:
+    weight = normal(4, 2, 3, 3)
+    model = build("(float[1, 2, 8, 8] x) => (float[1, 4, 6, 6] y, float[4, 2, 3, 3] w) { y = Conv (x, w) }", w=weight)
+    feeds = feeds_for(model)
+    made = onnxq.quantize(model, feeds, backend=target, output=tmp_path / "m.onnx", options=Options(format=form))
+    assert made.plan.quantized
+    written = infer(onnx.load(made.files[0]), feeds[:1], optimize=False)
+    simulated = infer(ir.to_proto(made.rendered()), feeds[:1], optimize=False)
+    np.testing.assert_array_equal(written["w"][0], weight)
+    np.testing.assert_array_equal(simulated["w"][0], weight)
+    found = onnxq.verify(made.files[0], feeds, backend=target, simulation=True)
+    assert found.outputs["w"].sqnr == float("inf")
 
 
 @pytest.mark.parametrize(("target", "form"), TABLES)

@@ -23,6 +23,7 @@ from tests.torch.nets import W4A4, assert_same, batches, differences, trained
 torch.set_num_threads(1)
 
 
+torch.manual_seed(0)
 X, H = torch.randn(3, 8), torch.randn(3, 4)
 CELL = (torch.randn(16, 8), torch.randn(16, 4), torch.randn(16), torch.randn(16))
 THIRDS = tuple(p[:12] for p in CELL)

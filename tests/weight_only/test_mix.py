@@ -162,7 +162,7 @@ def test_a_weight_that_holds_infinity_stays_as_it_is_and_the_others_get_bits(dat
 
 @pytest.mark.parametrize("format", ["qdq", "matmulnbits"])
 def test_the_choice_that_was_saved_gives_the_same_file(format: str, tmp_path: Path, capsys: Any) -> None:
-    source, saved = save(_layers(), tmp_path / "m.onnx"), tmp_path / "bits.toml"
+    source, saved = save(_layers(), tmp_path / "m.onnx"), tmp_path / "new" / "bits.toml"
     for index, feed in enumerate(_feeds()):
         (tmp_path / "d").mkdir(exist_ok=True)
         np.savez(tmp_path / "d" / f"{index}.npz", **feed)  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def test_weights_of_an_override_are_not_chosen_for(tmp_path: Path) -> None:
         ),
         ({"avg_bits": 1, "format": "matmulnbits"}, OptionError, "1 is not from 2 to 8$"),
         ({"save": "bits.toml"}, OptionError, "no choice to write without avg_bits"),
-        ({"avg_bits": 5, "save": "nowhere/bits.toml"}, OutputError, "the folder does not exist"),
+        ({"avg_bits": 5, "save": "m.onnx/bits.toml"}, OutputError, "a file of that name exists"),
         ({"avg_bits": 5, "save": "m.onnx"}, OutputError, "'m.onnx': the choice is written as a configuration file"),
     ],
 )

@@ -11,7 +11,7 @@ import onnx.numpy_helper
 import onnx.version_converter
 import onnx_ir as ir
 
-from onnxq.graph.passes.old_meaning import flatten_hardmax, places_of, say_places
+from onnxq.graph.passes.old_meaning import flatten_hardmax, places_of, say_places, say_training, shorten_training
 
 __all__ = ["convert"]
 
@@ -31,6 +31,7 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
     _ease(proto.graph)
     flatten_hardmax(proto.graph, before)
     places = places_of(proto.graph, before)
+    training = shorten_training(proto.graph, before, opset)
     said = _said(proto.graph)
     shown = _show_outside(proto.graph)
     converted: onnx.ModelProto = onnx.version_converter.convert_version(proto, opset)
@@ -39,6 +40,7 @@ def convert(proto: onnx.ModelProto, opset: int, types: Mapping[str | None, ir.Da
     _retype_pads(converted.graph, types)
     _unsay(converted.graph, said, opset)
     say_places(converted.graph, places)
+    say_training(converted.graph, training)
     return converted
 
 

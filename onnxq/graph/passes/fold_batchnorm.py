@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.batch_norm import is_in_training
 from onnxq.graph.layer import Channels, Layer, Refusal, as_layer, find_layer
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import NOT_FOLDED, Note
@@ -58,8 +59,8 @@ def batchnorm_affine(node: ir.Node) -> tuple[Channels, Channels]:
     Raises:
         Refusal: it is none with constant numbers in its inference form.
     """
-    if node.attributes.get_int("training_mode", 0):
-        raise Refusal("training_mode=1, so it normalizes by the statistics of each batch")
+    if is_in_training(node):
+        raise Refusal("it is in training mode, so it normalizes by the statistics of each batch")
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         raise Refusal("its running statistics are read")
     arrays = [constant_array(value) for value in node.inputs[1:5]]

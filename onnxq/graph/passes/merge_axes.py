@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnxq.graph.values import only_reader, set_constant
 __all__ = ["merge_axes"]
 
 
-def merge_axes(model: ir.Model, most: int) -> list[Note]:
+def merge_axes(model: ir.Model, most: int, stays: Callable[[ir.Node], bool] = lambda node: False) -> list[Note]:
     """Merge axes that a Transpose of more than ``most`` dimensions keeps next to each other, between two Reshapes.
 
     A shuffle of channels, [N, g, c, H, W] to [N, c, g, H, W], becomes one of [N, g, c, H * W]: the same elements in the
@@ -27,12 +27,14 @@ def merge_axes(model: ir.Model, most: int) -> list[Note]:
         model: changed in place, its shapes inferred. Nodes and tensors keep their names; those between the Reshapes
             have the merged shapes.
         most: dimensions that may stay.
+        stays: whether a Transpose is left as it is, because its target knows it.
 
     Returns:
         One note with the number of Transposes, if any.
     """
     namer = Namer(model)
-    count = sum(_merge(node, most, namer) for node in all_nodes(model) if node.op_type == "Transpose")
+    transposes = [node for node in all_nodes(model) if node.op_type == "Transpose" and not stays(node)]
+    count = sum(_merge(node, most, namer) for node in transposes)
     return [Note("merge_axes", "", f"{count} Transpose nodes have fewer dimensions")] if count else []
 
 

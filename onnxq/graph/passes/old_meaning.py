@@ -3,7 +3,8 @@
 A Resize below opset 11, and the Upsample that it was before, count from the first element: ``x / scale``, cut off where
 it enlarges and rounded up where it shrinks, as onnxruntime computes them. The converter leaves out the attributes that
 say so, and the defaults of later opsets place elements by their centres. A Hardmax below opset 13 looks at all axes
-from its own on as one; the converter keeps the axis and looks at that one alone.
+from its own on as one; the converter keeps the axis and looks at that one alone. A BatchNormalization below opset 14
+is in training mode where it gives five outputs; the converter refuses them, and of fewer it forgets what they meant.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-__all__ = ["flatten_hardmax", "places_of", "say_places"]
+__all__ = ["flatten_hardmax", "places_of", "say_places", "say_training", "shorten_training"]
 
 _CENTRES = 11
 """The opset from which on a Resize says where its elements lie."""
 _ONE_AXIS = 13
 """The opset from which on a Hardmax looks at one axis."""
+_SAYS_TRAINING = 14
+"""The opset from which on a BatchNormalization says that it is in training mode."""
+_STATISTICS = 3
+"""Outputs that it has in training mode since."""
 
 
 def places_of(graph: onnx.GraphProto, opset: int, around: Mapping[str, onnx.TensorProto] | None = None) -> list[str]:
@@ -126,3 +131,44 @@ def _flat(node: onnx.NodeProto) -> list[onnx.NodeProto]:
         onnx.helper.make_node("Shape", [source], [shape], f"{name}_shape"),
         onnx.helper.make_node("Reshape", [chosen, shape], [result], f"{name}_reshape"),
     ]
+
+
+def shorten_training(graph: onnx.GraphProto, opset: int, target: int) -> set[str]:
+    """Takes the last outputs, in place, of each BatchNormalization in training mode, where nothing reads them.
+
+    Args:
+        graph: changed in place, with the graphs inside.
+        opset: its version of the standard operators.
+        target: the version that it is converted to.
+
+    Returns:
+        The first output of each; nothing is done where both versions say it alike.
+    """
+    if not opset < _SAYS_TRAINING <= target:
+        return set()
+    found: set[str] = set()
+    read = {value.name for value in graph.output}.union(*(_read(node) for node in graph.node))
+    for node in graph.node:
+        further = node.output[_STATISTICS:] if node.domain == "" and node.op_type == "BatchNormalization" else []
+        if further and not read & set(further):
+            del node.output[_STATISTICS:]
+            found.add(node.output[0])
+        for body in _bodies(node):
+            found |= shorten_training(body, opset, target)
+    return found
+
+
+def _read(node: onnx.NodeProto) -> set[str]:
+    inner = (_read(each) | {value.name for value in body.output} for body in _bodies(node) for each in body.node)
+    return {*node.input}.union(*inner)
+
+
+def say_training(graph: onnx.GraphProto, names: set[str]) -> None:
+    """Writes at each BatchNormalization of these outputs, in place, that it is in training mode."""
+    for node in graph.node:
+        if node.op_type == "BatchNormalization" and node.output[0] in names:
+            kept = [a for a in node.attribute if a.name != "training_mode"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, onnx.helper.make_attribute("training_mode", 1)])
+        for body in _bodies(node):
+            say_training(body, names)

@@ -32,7 +32,22 @@ _STORED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.IN
 
 
 def quantizers(model: ir.Model) -> Iterator[QuantizedTensor]:
-    """Every quantizer of a model, in the order of its nodes."""
+    """Every quantizer of a model, in the order of its nodes; of a constant that several read alike, one."""
+    found: list[QuantizedTensor] = []
+    places: dict[QuantizedTensor, int] = {}
+    for each in _every(model):
+        numbers = replace(each, readers=(), output=False)
+        place = places.setdefault(numbers, len(found)) if each.role != "activation" else len(found)
+        if place == len(found):
+            found.append(each)
+            continue
+        first = found[place]
+        readers = tuple(dict.fromkeys((*first.readers, *each.readers)))
+        found[place] = replace(first, readers=readers, output=first.output or each.output)
+    yield from found
+
+
+def _every(model: ir.Model) -> Iterator[QuantizedTensor]:
     for node in model.graph.all_nodes():
         source = node.inputs[0] if node.inputs else None
         if source is None:

@@ -17,6 +17,8 @@ __all__ = ["check_numbers", "check_table_numbers"]
 
 _LARGEST = float(np.finfo(np.float32).max) * (1 + 1e-6)
 """What all integers but the outermost must stay below: a scale is rounded."""
+_FAR = 1 << 31
+"""No zero point is as far from the integers."""
 _HINT = (
     "The file is damaged, or a tool wrote numbers that most runtimes cannot compute with, as of a mask of minus "
     "infinity: have it leave that tensor in float"
@@ -30,6 +32,7 @@ def check_numbers(
     zero_point: NDArray[np.float32] | NDArray[np.int64],
     *,
     stored: bool = False,
+    beyond: bool = False,
 ) -> None:
     """Checks the parameters that a quantizer in a model was written with.
 
@@ -39,18 +42,26 @@ def check_numbers(
         scale: as it stands in the file: one number, or one for each channel.
         zero_point: whole numbers, the same shape.
         stored: of integers that are stored, a scale may be 0, as that of a bias is whose two scales are very small.
+        beyond: the zero point may be none of the integers, as that of weights of one sign is.
 
     Raises:
         ModelError: a scale is no number or below 0, a zero point is not on the grid, the two are not of one shape, or
             the grid reaches beyond float32 by more than its outermost integer. By that one it does where a mask of the
             lowest float was quantized: symmetrically nothing becomes it, and with 16 bits it stands for that mask.
     """
-    fault = _fault(spec, scale, zero_point, stored=stored)
+    fault = _fault(spec, scale, zero_point, stored=stored, beyond=beyond)
     if fault is not None:
         raise ModelError(fault, where=describe(node), hint=_HINT)
 
 
-def check_table_numbers(name: str, qp: QParams, shape: Sequence[int | ir.SymbolicDim] | None, *, stored: bool) -> None:
+def check_table_numbers(
+    name: str,
+    qp: QParams,
+    shape: Sequence[int | ir.SymbolicDim] | None,
+    *,
+    stored: bool,
+    beyond: bool = False,
+) -> None:
     """Checks the parameters that a table has for a tensor.
 
     Args:
@@ -58,6 +69,7 @@ def check_table_numbers(name: str, qp: QParams, shape: Sequence[int | ir.Symboli
         qp: as the table has them.
         shape: of the tensor, ``None`` where it is not known.
         stored: see :func:`check_numbers`.
+        beyond: likewise.
 
     Raises:
         BackendError: as in :func:`check_numbers`, or there are not as many numbers as the tensor has channels.
@@ -67,7 +79,7 @@ def check_table_numbers(name: str, qp: QParams, shape: Sequence[int | ir.Symboli
     if not isinstance(spec.bits, int) or not (2 <= spec.bits <= 16 or spec.bits == 32):
         fault = f"there is no grid of {spec.bits!r} bits"
     elif spec.scheme is Scheme.UNIFORM:
-        fault = _fault(spec, qp.scale, qp.zero_point, stored=stored)
+        fault = _fault(spec, qp.scale, qp.zero_point, stored=stored, beyond=beyond)
     if fault is None and isinstance(spec.granularity, PerChannel) and shape is not None:
         axis = spec.granularity.axis
         size = shape[axis] if -len(shape) <= axis < len(shape) else 0
@@ -85,6 +97,7 @@ def _fault(
     zero_point: NDArray[np.float32] | NDArray[np.int64],
     *,
     stored: bool,
+    beyond: bool,
 ) -> str | None:
     """What is wrong with the numbers of a uniform grid."""
     if scale.ndim > 1 or not scale.size or zero_point.shape != scale.shape:
@@ -93,7 +106,8 @@ def _fault(
         return "a scale is not a finite number above 0"
     count, lowest = 1 << spec.bits, -(1 << (spec.bits - 1)) if spec.signed else 0
     offset = zero_point.astype(np.float64) - lowest
-    if not ((offset >= 0) & (offset < count)).all():  # also where it is NaN
+    least, most = (-_FAR, count + _FAR) if beyond else (0, count)
+    if not ((offset >= least) & (offset < most)).all():  # also where it is NaN
         return f"a zero point is not one of {count} integers from {lowest}"
     reach = np.maximum(offset, count - 1 - offset)
     if ((reach - 1) * scale.astype(np.float64) > _LARGEST).any():

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
+from onnxq.graph.batch_norm import is_in_training
 from onnxq.torch.attributes import Inputs, at, ints, number, pads_of
 from onnxq.torch.ops.math import Op
 
@@ -29,7 +30,7 @@ def unsupported(node: ir.Node) -> str | None:
         return "dilations"
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].name):
         return "indices"
-    if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) == 1:
+    if is_in_training(node):
         return "training_mode"
     return None
 

@@ -270,7 +270,15 @@ def test_training_mode_is_not_folded() -> None:
     )
     model, notes = apply(fold_batchnorm, build(text, w=random(3, 2, 1, 1), **parameters(3)), {"x": random(1, 2, 4, 4)})
     assert ops(model) == ["Conv", "BatchNormalization"]
-    assert "training_mode=1" in notes[0].message
+    assert "in training mode" in notes[0].message
+
+
+def test_nor_is_that_of_old_opsets() -> None:
+    text = CONV.replace("y = BatchNormalization<", "y, rm, rv, sm, sv = BatchNormalization<")
+    proto = build(text, opset=13, w=random(3, 2, 1, 1), **parameters(3))
+    model, notes = apply(fold_batchnorm, proto, {"x": random(1, 2, 4, 4)})
+    assert ops(model) == ["Conv", "BatchNormalization"]
+    assert "in training mode" in notes[0].message
 
 
 @pytest.mark.parametrize(

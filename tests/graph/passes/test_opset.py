@@ -8,10 +8,11 @@ import pytest
 
 from onnxq.errors import ModelError, OptionError
 from onnxq.graph.files.load import load
+from onnxq.graph.files.save import to_proto
 from onnxq.graph.note import Note
 from onnxq.graph.passes.opset import raise_opset
 from onnxq.graph.traverse import all_nodes
-from tests.graph.helpers import apply, build, ops, random
+from tests.graph.helpers import apply, build, ops, random, run
 
 REDUCE = "g (float[2,3] x) => (float[2,8] y) { s = ReduceSum<axes = [1], keepdims = 1>(x) \n y = MatMul(s, w) }"
 
@@ -129,11 +130,28 @@ def test_old_opset_that_cannot_be_converted_is_an_error(monkeypatch: pytest.Monk
         raise_opset(load(build(REDUCE, opset=11, w=random(1, 8))))
 
 
-def test_training_batchnorm_of_old_opsets_is_not_relabelled() -> None:
-    text = "g (float[1,2,4] x) => (float[1,2,4] y) { y, m, v, sm, sv = BatchNormalization(x, s, b, mean, var) }"
+def in_training(outputs: str, opset: int = 13) -> onnx.ModelProto:
+    """A batch normalization that says by its outputs that it normalizes by the batch at hand."""
+    text = f"g (float[1,2,4] x) => ({outputs}) {{ y, m, v, sm, sv = BatchNormalization(x, s, b, mean, var) }}"
     ones = np.ones(2, np.float32)
-    proto = build(text, opset=13, s=ones, b=ones, mean=ones, var=ones)
+    return build(text, opset=opset, s=ones, b=ones, mean=5 * ones, var=9 * ones)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13])
+@pytest.mark.parametrize("outputs", ["float[1,2,4] y", "float[1,2,4] y, float[2] m, float[2] v"])
+def test_training_batchnorm_of_old_opsets_says_so(outputs: str, opset: int) -> None:
+    proto = in_training(outputs, opset)
     model = load(proto)
+    raise_opset(model)
+    assert model.opset_imports[""] == 17
+    (node,) = model.graph
+    assert node.attributes.get_int("training_mode", 0) == 1 and len(node.outputs) == 3
+    x = {"x": random(1, 2, 4) * 3}
+    np.testing.assert_array_equal(run(to_proto(model), x)[0], run(proto, x)[0])
+
+
+def test_statistics_of_the_batch_that_are_read_keep_an_old_opset() -> None:
+    model = load(in_training("float[1,2,4] y, float[2] sm"))
     notes = raise_opset(model)
     assert "stays at 13" in notes[0].message
     assert ops(model) == ["BatchNormalization"]

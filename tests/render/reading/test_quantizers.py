@@ -199,3 +199,32 @@ def test_zero_points_that_do_not_fit_are_no_error(count: int, bits: int) -> None
         z=np.zeros(count, np.uint8),
     )
     assert found(model)["w"].zero_point is None
+
+
+def test_a_weight_that_several_read_is_listed_once() -> None:
+    """As two layers with the same scales do; with other scales it is another quantizer."""
+    node = "com.microsoft.MatMulNBits <K = 32, N = 4, bits = 4, block_size = 32> ({}, w, {})"
+    text = " ".join(
+        f"{name} = {node.format(*read)}" for name, read in (("a", ("x", "s")), ("b", ("z", "s")), ("c", ("z", "t")))
+    )
+    model = build(
+        f"""(float[2, 32] x, float[2, 32] z) => (float[2, 4] y, float[2, 4] u) {{
+            {text} d = Add (a, b) y = Add (c, d)
+            v = DequantizeLinear (q, r) o = Relu (v) p = DequantizeLinear (q, r) u = Mul (o, p)
+        }}""",
+        opset=21,
+        ir_version=10,
+        domains={"com.microsoft": 1},
+        w=np.full((4, 1, 16), 0x37, np.uint8),
+        s=normal(4) ** 2 + f32(0.1),
+        t=normal(4) ** 2 + f32(0.5),
+        q=np.ones((2, 4), np.int8),
+        r=f32(0.5),
+    )
+    listed = list(quantizers(load(model)))
+    assert [(one.tensor, one.readers) for one in listed] == [
+        ("w", ("MatMulNBits",)),
+        ("w", ("MatMulNBits",)),
+        ("q", ("Relu", "Mul")),
+    ]
+    assert listed[0].scale != listed[1].scale
