@@ -52,6 +52,7 @@ for _where in (
     _weights = {"w": normal(4, 6, 3, 3), "b": normal(6)}
     case(f"ConvTranspose {_where}", f"ConvTranspose <{_where}> (x, w, b)", "1, 4, 5, 6", **_weights)
 case("ConvTranspose in groups", "ConvTranspose <group = 2> (x, w)", "1, 4, 5, 6", w=normal(4, 3, 2, 2))
+case("ConvTranspose with gaps", "ConvTranspose <dilations = [2, 2]> (x, w)", "1, 4, 5, 6", w=normal(4, 3, 3, 3))
 case("ConvTranspose of lines", "ConvTranspose <pads = [1, 1]> (x, w, b)", "1, 4, 6", w=normal(4, 3, 4), b=normal(3))
 
 case("Gemm", "Gemm (x, w, b)", "3, 16", w=normal(16, 8), b=normal(8))
