@@ -90,6 +90,9 @@ for _axis in range(4):
     case(f"Softmax {_axis}", f"Softmax <axis = {_axis}> (x)", _PICTURES)
     case(f"LogSoftmax {_axis}", f"LogSoftmax <axis = {_axis}> (x)", _PICTURES)
 
+for _function in ("Softmax", "LogSoftmax", "Sigmoid", "Tanh"):
+    case(f"Relu behind {_function}", f"f = {_function} (x)\n y = Relu (f)", _PICTURES)
+
 for _where in (
     "kernel_shape = [2, 2], strides = [2, 2]",
     "kernel_shape = [3, 3], pads = [1, 1, 1, 1]",

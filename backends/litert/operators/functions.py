@@ -30,6 +30,13 @@ _ALIKE = {
     "Sqrt": "SQRT",
     "Tanh": "TANH",
 }
+_OWN_GRIDS = {
+    "LOGISTIC": Grid((1 / 256,), (-128,)),
+    "LOG_SOFTMAX": Grid((16 / 256,), (127,)),
+    "SOFTMAX": Grid((1 / 256,), (-128,)),
+    "TANH": Grid((1 / 128,), (0,)),
+}
+"""The only grids that the kernels of some operators write."""
 _BETWEEN = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
 """Clips that are operators of their own."""
 
@@ -37,10 +44,18 @@ _BETWEEN = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO
 def _alike(kind: str) -> Callable[[Translation, ir.Node], None]:
     def unary(t: Translation, node: ir.Node) -> None:
         """An operator of the same meaning."""
-        x = t.read(node.inputs[0])
-        t.write(node.outputs[0], kind, [x.index], x.order)
+        _written(t, node, kind, t.read(node.inputs[0]))
 
     return unary
+
+
+def _written(t: Translation, node: ir.Node, kind: str, x: Placed, **options: Any) -> None:
+    """An operator of one tensor; what has a grid of its own is on that first, then on that of the result."""
+    value, grid = node.outputs[0], t.grid_of(node.outputs[0])
+    own = _OWN_GRIDS.get(kind) if grid is not None else None
+    made = t.new(value, x.order, grid=own)
+    t.flat.operator(kind, [x.index], [made.index], **options)
+    t.place(value, made if own is None or grid is None else t.requantized(made, grid, value.name or ""))
 
 
 def _composed(steps: Callable[[Translation, ir.Node, Placed], Placed]) -> Callable[[Translation, ir.Node], None]:
@@ -117,9 +132,9 @@ def softmax(t: Translation, node: ir.Node) -> None:
     if x.order[-1] != axis:
         x = t.read(node.inputs[0], (*(one for one in range(rank) if one != axis), axis))
     if node.op_type == "Softmax":
-        t.write(node.outputs[0], "SOFTMAX", [x.index], x.order, beta=1.0)
+        _written(t, node, "SOFTMAX", x, beta=1.0)
     else:
-        t.write(node.outputs[0], "LOG_SOFTMAX", [x.index], x.order)
+        _written(t, node, "LOG_SOFTMAX", x)
 
 
 def elu(t: Translation, node: ir.Node) -> None:
