@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.placed import Grid, Placed, RefusedError, plain
+from onnxq.backends.litert.placed import OWN_GRIDS, Grid, Placed, RefusedError, plain
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -30,13 +30,6 @@ _ALIKE = {
     "Sqrt": "SQRT",
     "Tanh": "TANH",
 }
-_OWN_GRIDS = {
-    "LOGISTIC": Grid((1 / 256,), (-128,)),
-    "LOG_SOFTMAX": Grid((16 / 256,), (127,)),
-    "SOFTMAX": Grid((1 / 256,), (-128,)),
-    "TANH": Grid((1 / 128,), (0,)),
-}
-"""The only grids that the kernels of some operators write."""
 _BETWEEN = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
 """Clips that are operators of their own."""
 
@@ -52,7 +45,7 @@ def _alike(kind: str) -> Callable[[Translation, ir.Node], None]:
 def _written(t: Translation, node: ir.Node, kind: str, x: Placed, **options: Any) -> None:
     """An operator of one tensor; what has a grid of its own is on that first, then on that of the result."""
     value, grid = node.outputs[0], t.grid_of(node.outputs[0])
-    own = _OWN_GRIDS.get(kind) if grid is not None else None
+    own = OWN_GRIDS.get(node.op_type) if grid is not None else None
     made = t.new(value, x.order, grid=own)
     t.flat.operator(kind, [x.index], [made.index], **options)
     t.place(value, made if own is None or grid is None else t.requantized(made, grid, value.name or ""))
