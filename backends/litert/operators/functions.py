@@ -19,7 +19,6 @@ _ALIKE = {
     "Cos": "COS",
     "Exp": "EXP",
     "Floor": "FLOOR",
-    "HardSwish": "HARD_SWISH",
     "Log": "LOG",
     "Neg": "NEG",
     "Not": "LOGICAL_NOT",
@@ -189,12 +188,6 @@ def _reciprocal(t: Translation, node: ir.Node, x: Placed) -> Placed:
     return t.compute("DIV", [t.scalar(1.0, x), x])
 
 
-def _hard_sigmoid(t: Translation, node: ir.Node, x: Placed) -> Placed:
-    alpha, beta = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
-    line = t.compute("ADD", [t.compute("MUL", [x, t.scalar(alpha, x)]), t.scalar(beta, x)])
-    return t.compute("MINIMUM", [t.compute("MAXIMUM", [line, t.scalar(0.0, x)]), t.scalar(1.0, x)])
-
-
 def _swish(t: Translation, node: ir.Node, x: Placed) -> Placed:
     alpha = node.attributes.get_float("alpha", 1.0)
     inner = x if alpha == 1.0 else t.compute("MUL", [x, t.scalar(alpha, x)])
@@ -237,7 +230,6 @@ OPERATORS: dict[str, Any] = {
     "Clip": clip,
     "Elu": elu,
     "Gelu": gelu,
-    "HardSigmoid": _composed(_hard_sigmoid),
     "Identity": identity,
     "IsNaN": not_a_number,
     "LeakyRelu": leaky,
