@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.litert.codes import grid_of
 from onnxq.backends.litert.flat import FlatModel
 from onnxq.backends.litert.operators import OPERATORS
 from onnxq.backends.litert.placed import Placed, RefusedError, plain
+from onnxq.backends.litert.quantizers import dequantize, quantize
 from onnxq.backends.litert.translation import Translation
 from onnxq.checks.free_sizes import how_to_fix
 from onnxq.graph.passes.constants import fold_constants
@@ -115,7 +117,7 @@ def _with_sizes(model: ir.Model) -> list[Refused]:
 def _input(t: Translation, value: ir.Value, *, codes: bool) -> None:
     readers = [use.node for use in value.uses()]
     inside = codes and readers and all(node.op_type == "QuantizeLinear" for node in readers)
-    made = t.new(value, plain(len(t.shape(value))), grid=t.written(readers[0]) if inside else None)
+    made = t.new(value, plain(len(t.shape(value))), grid=grid_of(readers[0]) if inside else None)
     t.place(value, made)
     t.flat.inputs[value.name or ""] = made.index
 
@@ -123,9 +125,9 @@ def _input(t: Translation, value: ir.Value, *, codes: bool) -> None:
 def _node(t: Translation, node: ir.Node) -> None:
     if node.op_type == "QuantizeLinear":
         t.integer = False
-        t.quantize(node)
+        quantize(t, node)
     elif node.op_type == "DequantizeLinear":
-        t.dequantize(node)
+        dequantize(t, node)
     else:
         if _is_unknown(node):
             raise RefusedError(_unknown(node))

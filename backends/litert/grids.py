@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.litert.placed import OWN_GRIDS
 from onnxq.graph.traverse import all_nodes
 from onnxq.numbers import fit_biases
 from onnxq.plan import Plan
@@ -15,8 +16,6 @@ from onnxq.qparams import QParams
 
 __all__ = ["fit_grids"]
 
-_FIXED = {"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 128, 0), "LogSoftmax": (16 / 256, 127)}
-"""Scale and zero point that the kernels of these operators write."""
 _OF_SUM = 2.0**-18
 """Least scale of a sum, as a share of its operands': at half of that ADD's kernel ends the program."""
 _OF_PRODUCTS = 1 / 255
@@ -46,8 +45,8 @@ def fit_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]
             continue
         name = plan.root(site).name
         old = changed.get(name, numbers[site.name])
-        if maker.op_type in _FIXED and site.tied_to is None:
-            fixed, zero = _FIXED[maker.op_type]
+        if maker.op_type in OWN_GRIDS and site.tied_to is None:
+            (fixed,), (zero,) = OWN_GRIDS[maker.op_type].scale, OWN_GRIDS[maker.op_type].zero_point
             changed[name] = replace(old, scale=np.asarray(fixed, np.float32), zero_point=np.asarray(zero, np.int64))
         elif float(old.scale) < (least := _least(_layer(maker, plan), plan, scale)):
             changed[name] = replace(old, scale=np.asarray(least, np.float32))

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-__all__ = ["Grid", "Order", "Placed", "RefusedError", "last", "plain", "plain_of", "reordered", "same_bytes"]
+__all__ = [
+    "OWN_GRIDS",
+    "Grid",
+    "Order",
+    "Placed",
+    "RefusedError",
+    "last",
+    "plain",
+    "plain_of",
+    "reordered",
+    "same_bytes",
+]
 
 Order = tuple[int, ...]
 """Axis k of the TensorFlow Lite tensor is axis ``order[k]`` of the ONNX tensor."""
@@ -38,6 +49,15 @@ class Grid:
     def of(scale: NDArray[np.generic], zero_point: NDArray[np.generic], axis: int = 0) -> Grid:
         """The grid of a quantizer's numbers."""
         return Grid(tuple(map(float, scale.reshape(-1))), tuple(map(int, zero_point.reshape(-1))), axis)
+
+
+OWN_GRIDS: Mapping[str, Grid] = {
+    "LogSoftmax": Grid((16 / 256,), (127,)),
+    "Sigmoid": Grid((1 / 256,), (-128,)),
+    "Softmax": Grid((1 / 256,), (-128,)),
+    "Tanh": Grid((1 / 128,), (0,)),
+}
+"""Operator of ONNX → the only grid that its kernel in integers writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ other nodes read and write floats.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.backends.litert.codes import codes_of, grid_of, known_type, real_of
 from onnxq.backends.litert.flat import TYPES, FlatModel
 from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError, plain, reordered, same_bytes
 from onnxq.graph.values import constant_array, static_shape
@@ -58,11 +58,7 @@ class Translation:
     def grid_of(self, value: ir.Value) -> Grid | None:
         """The grid that a node in integers writes an output on; None of others, and of no real numbers."""
         quantizer = self._quantizer(value) if self.integer and value.dtype is _FLOAT else None
-        return _grid(quantizer) if quantizer is not None else None
-
-    def written(self, quantizer: ir.Node) -> Grid:
-        """The grid of a QuantizeLinear."""
-        return _grid(quantizer)
+        return grid_of(quantizer) if quantizer is not None else None
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """The shape of a tensor.
@@ -84,7 +80,7 @@ class Translation:
         if found is None:
             return None
         array, grid = found
-        return array if grid is None else _real(array, grid)
+        return array if grid is None else real_of(array, grid)
 
     def stored(self, value: ir.Value | None) -> tuple[NDArray[Any], Grid | None] | None:
         """A constant as it is stored, and its grid, whose axis is the ONNX tensor's; None where it is none."""
@@ -95,7 +91,7 @@ class Translation:
         if unpacks is None or unpacks.op_type != "DequantizeLinear":
             return None
         array = constant_array(unpacks.inputs[0])
-        return None if array is None else (array, _grid(unpacks))
+        return None if array is None else (array, grid_of(unpacks))
 
     def operand(self, value: ir.Value | None, order: Order, rank: int) -> Placed:
         """A constant with so many axes, in an order, with the grid that it has where the node is in integers."""
@@ -103,13 +99,13 @@ class Translation:
         assert found is not None and value is not None
         array, grid = found
         if grid is not None and not self.integer:
-            array, grid = _real(array, grid), None
+            array, grid = real_of(array, grid), None
         turned = array.reshape((1,) * (rank - array.ndim) + array.shape).transpose(order)
         return self.constant(value.name or "", turned, grid, order)
 
     def constant(self, name: str, array: NDArray[Any], grid: Grid | None = None, order: Order | None = None) -> Placed:
         """A constant as it is to be stored."""
-        dtype = _known(ir.DataType.from_numpy(array.dtype), name)
+        dtype = known_type(ir.DataType.from_numpy(array.dtype), name)
         index = self.flat.constant(name, array, grid)
         return Placed(index, array.shape, order or plain(array.ndim), dtype, grid)
 
@@ -154,7 +150,7 @@ class Translation:
     def _in_float(self, value: ir.Value, given: Placed) -> list[Placed]:
         constant = self.flat.numbers(given.index)
         if constant is not None and given.grid is not None:
-            self._floats[value] = [self.constant(value.name or "", _real(constant, given.grid), order=given.order)]
+            self._floats[value] = [self.constant(value.name or "", real_of(constant, given.grid), order=given.order)]
         if value not in self._floats:
             index = self.flat.tensor(f"{value.name}", given.shape, _FLOAT)
             self.flat.operator("DEQUANTIZE", [given.index], [index])
@@ -218,7 +214,7 @@ class Translation:
         given = self.shape(value)
         stored = reordered(given, order) if shape is None else tuple(shape)
         grid = grid or self.grid_of(value)
-        dtype = ir.DataType.INT8 if grid is not None else _known(value.dtype, value.name or "")
+        dtype = ir.DataType.INT8 if grid is not None else known_type(value.dtype, value.name or "")
         return Placed(self.flat.tensor(value.name or "", stored, dtype, grid), stored, order, dtype, grid)
 
     def write(self, value: ir.Value, kind: str, inputs: Sequence[int], order: Order, **options: Any) -> Placed:
@@ -288,79 +284,12 @@ class Translation:
             return placed
         constant = self.flat.numbers(placed.index)
         if constant is not None:
-            real = constant if placed.grid is None else _real(constant, placed.grid)
-            return self.constant(name, _codes(real, grid), grid, placed.order)
+            real = constant if placed.grid is None else real_of(constant, placed.grid)
+            return self.constant(name, codes_of(real, grid), grid, placed.order)
         index = self.flat.tensor(name, placed.shape, ir.DataType.INT8, grid)
         self.flat.operator("QUANTIZE", [placed.index], [index])
         return Placed(index, placed.shape, placed.order, ir.DataType.INT8, grid)
 
     def code(self, number: float, grid: Grid) -> int:
         """The int8 that stands for a number."""
-        return int(_codes(np.asarray(number, np.float32), grid))
-
-    # -- quantizers
-
-    def quantize(self, node: ir.Node) -> None:
-        """A QuantizeLinear: the integers that its producer has written, or an operator of its own."""
-        value, grid = node.inputs[0], _grid(node)
-        assert value is not None
-        array = self.numbers(value)
-        if array is not None:
-            raise RefusedError("it quantizes a constant")
-        given = self._placed.get(value)
-        if given is None:
-            raise RefusedError(f"it reads {value.name!r}, which is not translated")
-        if len(grid.scale) != 1:
-            raise RefusedError("activations have one scale in TensorFlow Lite")
-        self.place(node.outputs[0], self.requantized(given[0], grid, node.outputs[0].name or ""))
-
-    def dequantize(self, node: ir.Node) -> None:
-        """A DequantizeLinear: whoever reads it reads the integers, or asks for floats."""
-        if self.stored(node.outputs[0]) is None:
-            given = self.placed(node.inputs[0]) if node.inputs[0] is not None else None
-            if given is None:
-                raise RefusedError("what it reads is not translated")
-            grid = _grid(node)
-            known = self.flat.tensors[given.index].grid
-            if known is None:  # integers that the model is given
-                self.flat.set_grid(given.index, grid)
-            elif known != grid:
-                raise RefusedError("it takes integers for others than they were quantized to")
-            self.place(node.outputs[0], Placed(given.index, given.shape, given.order, given.dtype, grid))
-
-
-def _grid(node: ir.Node) -> Grid:
-    """The numbers of a QuantizeLinear or DequantizeLinear."""
-    scale = constant_array(node.inputs[1])
-    zero = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
-    if scale is None:
-        raise RefusedError("its scale is computed")
-    if node.attributes.get_int("block_size", 0):
-        raise RefusedError("TensorFlow Lite has no scales of blocks")
-    zero = np.zeros(scale.shape, np.int64) if zero is None else zero
-    rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
-    axis = node.attributes.get_int("axis", 1)
-    return Grid.of(scale, zero, axis % rank if scale.size > 1 and rank else 0)
-
-
-def _codes(array: NDArray[Any], grid: Grid) -> NDArray[np.int8]:
-    """The int8 that stand for numbers, on a grid of one scale."""
-    codes = np.rint(np.asarray(array, np.float32) / np.float32(grid.scale[0])) + grid.zero_point[0]
-    return np.asarray(np.clip(codes, -128, 127), np.int8)
-
-
-def _real(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
-    """What integers stand for, in float32."""
-    shape = [1] * array.ndim
-    if len(grid.scale) > 1:
-        shape[grid.axis] = len(grid.scale)
-    scale = np.array(grid.scale, np.float32).reshape(shape if math.prod(shape) == len(grid.scale) else ())
-    zero = np.array(grid.zero_point, np.int64).reshape(scale.shape)
-    return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
-
-
-def _known(dtype: ir.DataType | None, name: str) -> ir.DataType:
-    if dtype not in TYPES or dtype is None:
-        kind = dtype.name.lower() if dtype is not None else "unknown"
-        raise RefusedError(f"tensor {name!r} is of the type {kind}, which is not translated")
-    return dtype
+        return int(codes_of(np.asarray(number, np.float32), grid))

@@ -62,6 +62,8 @@ def version(kind: str, types: Sequence[ir.DataType | None], rank: int, options: 
         return _INT64[kind]
     if kind == "CAST":
         return 3 if eight else 1
+    if kind == "GATHER" and options.get("batchDims"):
+        return 5
     if kind == "BROADCAST_TO":
         return 3 if eight else 2
     if not eight:

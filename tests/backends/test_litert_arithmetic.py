@@ -136,6 +136,13 @@ def test_functions_of_positive_numbers() -> None:
         agrees(one(f"a = Abs (x)\n y = {function} (a)", "2, 3"))
 
 
+def test_what_is_no_number() -> None:
+    """As exporters say where attention has nothing to look at."""
+    feeds = {"x": f32([[np.nan, 1, -np.inf], [0, np.nan, np.inf]])}
+    agrees(one("IsNaN (x)", "2, 3", results="bool[] y"), feeds)
+    agrees(one("n = IsNaN (x)\n y = Where (n, z, x)", "2, 3", z=f32(0)), feeds)
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 6), (-1, 1), (0, 1), (0, None), (None, 0.3), (-0.5, 0.7), (None, None)])
 def test_clips(low: float | None, high: float | None) -> None:
     bounds = {name: np.float32(number) for name, number in (("lo", low), ("hi", high)) if number is not None}

@@ -52,6 +52,7 @@ for _where in (
     _weights = {"w": normal(4, 6, 3, 3), "b": normal(6)}
     case(f"ConvTranspose {_where}", f"ConvTranspose <{_where}> (x, w, b)", "1, 4, 5, 6", **_weights)
 case("ConvTranspose in groups", "ConvTranspose <group = 2> (x, w)", "1, 4, 5, 6", w=normal(4, 3, 2, 2))
+case("ConvTranspose with gaps", "ConvTranspose <dilations = [2, 2]> (x, w)", "1, 4, 5, 6", w=normal(4, 3, 3, 3))
 case("ConvTranspose of lines", "ConvTranspose <pads = [1, 1]> (x, w, b)", "1, 4, 6", w=normal(4, 3, 4), b=normal(3))
 
 case("Gemm", "Gemm (x, w, b)", "3, 16", w=normal(16, 8), b=normal(8))
@@ -95,6 +96,9 @@ for _axis in range(4):
     case(f"Softmax {_axis}", f"Softmax <axis = {_axis}> (x)", _PICTURES)
     case(f"LogSoftmax {_axis}", f"LogSoftmax <axis = {_axis}> (x)", _PICTURES)
 
+for _function in ("Softmax", "LogSoftmax", "Sigmoid", "Tanh"):
+    case(f"Relu behind {_function}", f"f = {_function} (x)\n y = Relu (f)", _PICTURES)
+
 for _where in (
     "kernel_shape = [2, 2], strides = [2, 2]",
     "kernel_shape = [3, 3], pads = [1, 1, 1, 1]",
@@ -105,6 +109,8 @@ for _where in (
 _counting = "kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1"
 case("AveragePool that counts padding", f"AveragePool <{_counting}> (x)", "1, 3, 9, 7")
 case("AveragePool of lines", "AveragePool <kernel_shape = [3]> (x)", "1, 3, 8")
+for _op in ("AveragePool", "MaxPool"):
+    case(f"{_op} of volumes", f"{_op} <kernel_shape = [2, 2, 2]> (x)", "1, 3, 4, 4, 4")
 for _op in ("GlobalAveragePool", "GlobalMaxPool"):
     case(_op, f"{_op} (x)", _PICTURES)
 for _op in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"):

@@ -53,7 +53,7 @@ def test_where_there_is_no_room_for_the_float_model(artifact: Path, monkeypatch:
     def full(*_: object) -> Path:
         raise OutputError("no space left")
 
-    monkeypatch.setattr("onnxq.measuring.in_runtime._saved", full)
+    monkeypatch.setattr("onnxq.measuring.in_runtime.save", full)
     found = onnxq.verify(artifact, feeds_for(residual()))
     assert found.ok and found.outputs and found.speedup is None
     assert "not timed: no space left" in found.remarks

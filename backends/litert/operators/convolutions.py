@@ -95,12 +95,10 @@ def _with_padding(t: Translation, x: Placed, windows: Sequence[Window]) -> tuple
 def _of_volumes(
     t: Translation, node: ir.Node, x: Placed, weight: NDArray[Any], windows: Sequence[Window], groups: int
 ) -> None:
-    if groups != 1:
-        raise RefusedError("TensorFlow Lite has no convolution of volumes in groups")
     if t.integer:
         raise RefusedError("TensorFlow Lite convolves volumes in float")
     x, _ = _with_padding(t, x, windows)
-    kernel = t.constant(_name(node, 1), weight.transpose(2, 3, 4, 1, 0))
+    kernel = t.constant(_name(node, 1), _dense(weight, groups).transpose(2, 3, 4, 1, 0))
     options: dict[str, Any] = {"padding": "VALID"}
     for letter, window in zip("DHW", windows, strict=True):
         options |= {f"stride{letter}": window.step, f"dilation{letter}Factor": window.gap}
@@ -154,8 +152,7 @@ def transposed(t: Translation, node: ir.Node) -> None:
     assert weight is not None
     count = rank - 2
     get = node.attributes
-    if any(gap != 1 for gap in get.get_ints("dilations", ())):
-        raise RefusedError("TensorFlow Lite has no transposed convolution with dilations")
+    weight = _spread(weight, get.get_ints("dilations", ()) or (1,) * count)
     steps, pads = get.get_ints("strides", ()) or (1,) * count, get.get_ints("pads", ()) or (0,) * 2 * count
     if get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or "output_shape" in get:
         raise RefusedError("its padding is automatic, with sizes that are not known")
@@ -202,7 +199,7 @@ def _cut(t: Translation, full: Placed, begins: Sequence[int], sizes: Sequence[in
 
 
 def _dense(weight: NDArray[Any], groups: int) -> NDArray[Any]:
-    """The weight (C, M / groups, ...) of a transposed convolution in groups as one of (C, M, ...)."""
+    """A weight (C, M / groups, ...), of a convolution or a transposed one in groups, as one of (C, M, ...)."""
     if groups == 1:
         return weight
     read, made = weight.shape[0] // groups, weight.shape[1]
@@ -211,6 +208,17 @@ def _dense(weight: NDArray[Any], groups: int) -> NDArray[Any]:
         rows = slice(group * read, (group + 1) * read)
         dense[rows, group * made : (group + 1) * made] = weight[rows]
     return dense
+
+
+def _spread(weight: NDArray[Any], gaps: Sequence[int]) -> NDArray[Any]:
+    """A weight with zeros where its gaps are."""
+    if all(gap == 1 for gap in gaps):
+        return weight
+    sides = [(side - 1) * gap + 1 for side, gap in zip(weight.shape[2:], gaps, strict=True)]
+    wide = np.zeros((*weight.shape[:2], *sides), weight.dtype)
+    places = (slice(None), slice(None), *(slice(None, None, gap) for gap in gaps))
+    wide[places] = weight
+    return wide
 
 
 OPERATORS = {"Conv": convolution, "ConvTranspose": transposed}

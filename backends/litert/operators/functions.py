@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.placed import Grid, Placed, RefusedError, plain
+from onnxq.backends.litert.placed import OWN_GRIDS, Grid, Placed, RefusedError, plain
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -19,7 +19,6 @@ _ALIKE = {
     "Cos": "COS",
     "Exp": "EXP",
     "Floor": "FLOOR",
-    "HardSwish": "HARD_SWISH",
     "Log": "LOG",
     "Neg": "NEG",
     "Not": "LOGICAL_NOT",
@@ -37,10 +36,18 @@ _BETWEEN = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO
 def _alike(kind: str) -> Callable[[Translation, ir.Node], None]:
     def unary(t: Translation, node: ir.Node) -> None:
         """An operator of the same meaning."""
-        x = t.read(node.inputs[0])
-        t.write(node.outputs[0], kind, [x.index], x.order)
+        _written(t, node, kind, t.read(node.inputs[0]))
 
     return unary
+
+
+def _written(t: Translation, node: ir.Node, kind: str, x: Placed, **options: Any) -> None:
+    """An operator of one tensor; what has a grid of its own is on that first, then on that of the result."""
+    value, grid = node.outputs[0], t.grid_of(node.outputs[0])
+    own = OWN_GRIDS.get(node.op_type) if grid is not None else None
+    made = t.new(value, x.order, grid=own)
+    t.flat.operator(kind, [x.index], [made.index], **options)
+    t.place(value, made if own is None or grid is None else t.requantized(made, grid, value.name or ""))
 
 
 def _composed(steps: Callable[[Translation, ir.Node, Placed], Placed]) -> Callable[[Translation, ir.Node], None]:
@@ -122,9 +129,9 @@ def softmax(t: Translation, node: ir.Node) -> None:
     if x.order[-1] != axis:
         x = t.read(node.inputs[0], (*(one for one in range(rank) if one != axis), axis))
     if node.op_type == "Softmax":
-        t.write(node.outputs[0], "SOFTMAX", [x.index], x.order, beta=1.0)
+        _written(t, node, "SOFTMAX", x, beta=1.0)
     else:
-        t.write(node.outputs[0], "LOG_SOFTMAX", [x.index], x.order)
+        _written(t, node, "LOG_SOFTMAX", x)
 
 
 def elu(t: Translation, node: ir.Node) -> None:
@@ -186,12 +193,6 @@ def _reciprocal(t: Translation, node: ir.Node, x: Placed) -> Placed:
     return t.compute("DIV", [t.scalar(1.0, x), x])
 
 
-def _hard_sigmoid(t: Translation, node: ir.Node, x: Placed) -> Placed:
-    alpha, beta = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
-    line = t.compute("ADD", [t.compute("MUL", [x, t.scalar(alpha, x)]), t.scalar(beta, x)])
-    return t.compute("MINIMUM", [t.compute("MAXIMUM", [line, t.scalar(0.0, x)]), t.scalar(1.0, x)])
-
-
 def _swish(t: Translation, node: ir.Node, x: Placed) -> Placed:
     alpha = node.attributes.get_float("alpha", 1.0)
     inner = x if alpha == 1.0 else t.compute("MUL", [x, t.scalar(alpha, x)])
@@ -201,6 +202,12 @@ def _swish(t: Translation, node: ir.Node, x: Placed) -> Placed:
 def _thresholded(t: Translation, node: ir.Node, x: Placed) -> Placed:
     above = t.compared("GREATER", x, t.scalar(node.attributes.get_float("alpha", 1.0), x))
     return t.compute("MUL", [x, t.cast(above, ir.DataType.FLOAT)])
+
+
+def not_a_number(t: Translation, node: ir.Node) -> None:
+    """What differs from itself."""
+    x = t.read(node.inputs[0])
+    t.write(node.outputs[0], "NOT_EQUAL", [x.index, x.index], x.order)
 
 
 def identity(t: Translation, node: ir.Node) -> None:
@@ -228,8 +235,8 @@ OPERATORS: dict[str, Any] = {
     "Clip": clip,
     "Elu": elu,
     "Gelu": gelu,
-    "HardSigmoid": _composed(_hard_sigmoid),
     "Identity": identity,
+    "IsNaN": not_a_number,
     "LeakyRelu": leaky,
     "LogSoftmax": softmax,
     "Mish": _composed(_mish),

@@ -1,0 +1,62 @@
+"""Integers and the numbers that they stand for, on the grids of quantizers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from onnxq.backends.litert.flat import TYPES
+from onnxq.backends.litert.placed import Grid, RefusedError
+from onnxq.graph.values import constant_array
+
+__all__ = ["codes_of", "grid_of", "known_type", "real_of"]
+
+
+def grid_of(node: ir.Node) -> Grid:
+    """The numbers of a QuantizeLinear or DequantizeLinear.
+
+    Raises:
+        RefusedError: they are computed, or of blocks.
+    """
+    scale = constant_array(node.inputs[1])
+    zero = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scale is None:
+        raise RefusedError("its scale is computed")
+    if node.attributes.get_int("block_size", 0):
+        raise RefusedError("TensorFlow Lite has no scales of blocks")
+    zero = np.zeros(scale.shape, np.int64) if zero is None else zero
+    rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
+    axis = node.attributes.get_int("axis", 1)
+    return Grid.of(scale, zero, axis % rank if scale.size > 1 and rank else 0)
+
+
+def codes_of(array: NDArray[Any], grid: Grid) -> NDArray[np.int8]:
+    """The int8 that stand for numbers, on a grid of one scale."""
+    codes = np.rint(np.asarray(array, np.float32) / np.float32(grid.scale[0])) + grid.zero_point[0]
+    return np.asarray(np.clip(codes, -128, 127), np.int8)
+
+
+def real_of(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
+    """What integers stand for, in float32."""
+    shape = [1] * array.ndim
+    if len(grid.scale) > 1:
+        shape[grid.axis] = len(grid.scale)
+    scale = np.array(grid.scale, np.float32).reshape(shape if math.prod(shape) == len(grid.scale) else ())
+    zero = np.array(grid.zero_point, np.int64).reshape(scale.shape)
+    return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
+
+
+def known_type(dtype: ir.DataType | None, name: str) -> ir.DataType:
+    """The type of a tensor, by its name.
+
+    Raises:
+        RefusedError: it is none that is written.
+    """
+    if dtype not in TYPES or dtype is None:
+        kind = dtype.name.lower() if dtype is not None else "unknown"
+        raise RefusedError(f"tensor {name!r} is of the type {kind}, which is not translated")
+    return dtype

@@ -1,0 +1,31 @@
+"""Versions of TensorFlow Lite's operators: as ``op_version.cc`` of TensorFlow 2.20 has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+from onnxq.backends.litert.versions import version
+
+_FLOAT, _INT8 = ir.DataType.FLOAT, ir.DataType.INT8
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "options", "number"),
+    [
+        ("CONV_2D", _FLOAT, {}, 1),
+        ("CONV_2D", _INT8, {}, 3),
+        ("CONV_2D", _FLOAT, {"grouped": True}, 6),
+        ("ADD", _INT8, {}, 2),
+        ("GATHER", _INT8, {}, 2),
+        ("GATHER", _FLOAT, {"batchDims": 2}, 5),
+        ("FULLY_CONNECTED", _INT8, {}, 4),
+        ("FULLY_CONNECTED", _INT8, {"keepNumDims": True}, 5),
+        ("RESIZE_BILINEAR", _INT8, {}, 2),
+        ("RESIZE_BILINEAR", _INT8, {"halfPixelCenters": True}, 3),
+    ],
+)
+def test_the_version_of_a_form(kind: str, dtype: ir.DataType, options: dict[str, Any], number: int) -> None:
+    assert version(kind, [dtype], 4, options) == number
