@@ -53,6 +53,14 @@ from onnxq.backends.litert.biased import biased_products
 from onnxq.backends.litert.conversion import convert
 from onnxq.backends.litert.costs import COSTS, DEQUANTIZE, NODE, QUANTIZE
 from onnxq.backends.litert.flat import FlatModel
+from onnxq.backends.litert.forms import (
+    adds_a_vector,
+    has_slopes_of_channels,
+    means_whole_windows,
+    of_planes,
+    rises,
+    steep_by_one,
+)
 from onnxq.backends.litert.grids import fit_grids
 from onnxq.backends.litert.packing import packed
 from onnxq.errors import BackendError, ModelError, OptionError
@@ -67,14 +75,13 @@ from onnxq.options import Options
 from onnxq.planning.table_rows import positions, row
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
-from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis, plain_gemm
+from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
 
 _ENDING = ".tflite"
 _ONNX_ALONE = ("qdq", "fake-quantize")
-_PLANES = 4
 _BY_COST = ("slower", "product of two")
 """How reasons begin that ``--placement all`` overrules."""
 _SHOWN = 3
@@ -189,33 +196,23 @@ def _absorbs(node: ir.Node, function: ir.Node) -> bool:
     return rule is not None and rule.kind is not Kind.MOVEMENT and not rule.shares(node)
 
 
-def _of_planes(node: ir.Node) -> str | None:
-    """A convolution over one axis or two."""
-    weight = node.inputs[1]
-    volumes = weight is not None and weight.shape is not None and len(weight.shape) > _PLANES
-    return "TensorFlow Lite convolves volumes in float" if volumes else None
-
-
-def _rises(node: ir.Node) -> str | None:
-    """A HardSigmoid that rises."""
-    return None if node.attributes.get_float("alpha", 0.2) > 0 else "it falls, or stays where it is"
-
-
 _RULES = (
-    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, when=_of_planes),
+    OpRule("Conv", Kind.COMPUTE, weights=(1,), weight_axis=conv_axis, bias=2, when=of_planes),
     OpRule("ConvTranspose", Kind.COMPUTE, weights=(1,), weight_axis=conv_transpose_axis, bias=2),
-    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=plain_gemm),
+    OpRule("Gemm", Kind.COMPUTE, weights=(1,), weight_axis=gemm_axis, bias=2, when=adds_a_vector),
     OpRule("MatMul", Kind.COMPUTE, weights=(1,), weight_axis=matmul_axis),
     OpRule("MatMul:product", Kind.PRODUCT, data=(0, 1)),
     *each(Kind.ELEMENTWISE, "Add Sub Mul", data=(0, 1)),
-    *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu Elu HardSwish Gelu Exp Abs"),
-    OpRule("PRelu", Kind.ELEMENTWISE, data=(0, 1)),
+    *each(Kind.ELEMENTWISE, "Relu Clip LeakyRelu HardSwish Gelu Exp Abs"),
+    OpRule("Elu", Kind.ELEMENTWISE, when=steep_by_one),
+    OpRule("PRelu", Kind.ELEMENTWISE, data=(0, 1), when=has_slopes_of_channels),
     OpRule("Sigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
-    OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=_rises),
+    OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=rises),
     OpRule("Tanh", Kind.ELEMENTWISE, fixed=(-1.0, 1.0), own_scale=True),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
     OpRule("LogSoftmax", Kind.ELEMENTWISE, fixed=(-16.0, 0.0), own_scale=True),
-    *each(Kind.ELEMENTWISE, "AveragePool Resize Pad", same_scale=True),
+    OpRule("AveragePool", Kind.ELEMENTWISE, same_scale=True, when=means_whole_windows),
+    *each(Kind.ELEMENTWISE, "Resize Pad", same_scale=True),
     *each(Kind.ELEMENTWISE, "Max Min", data=(0, 1), same_scale=True),
     *each(Kind.ELEMENTWISE, "GlobalAveragePool ReduceMean ReduceSum"),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, same_scale=True),

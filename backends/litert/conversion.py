@@ -45,7 +45,8 @@ def convert(model: ir.Model, integers: Collection[str] = (), *, codes: bool = Fa
         model: float, or with QuantizeLinear and DequantizeLinear around nodes; left unchanged. A first axis of free
             size of its inputs is taken for the batch, and is 1.
         integers: names of the nodes that compute in integers.
-        codes: inputs and outputs that are quantized are the int8 themselves.
+        codes: inputs and outputs that are quantized are the int8 themselves, as microcontrollers have them, for which
+            all is said with few operators.
 
     Returns:
         The translation, and what is missing in it; it is of use where nothing is.
@@ -54,7 +55,7 @@ def convert(model: ir.Model, integers: Collection[str] = (), *, codes: bool = Fa
     refused = _with_sizes(model)
     if refused:
         return FlatModel(), refused + _unknown_whatever_the_sizes(model)
-    t = Translation(model, integers)
+    t = Translation(model, integers, small=codes)
     for value in model.graph.inputs:
         why = _why_not(partial(_input, t, value, codes=codes))
         refused += [Refused(f"input {value.name!r}", why)] if why is not None else []

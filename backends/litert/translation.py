@@ -32,12 +32,14 @@ class Translation:
     Attributes:
         flat: the model as far as it is made.
         opset: of the ONNX model.
+        small: it is for a microcontroller or an NPU: operators are few, and not those that XNNPACK has.
         integer: whether the node that is being translated computes in integers.
     """
 
-    def __init__(self, model: ir.Model, integers: Collection[str]) -> None:
+    def __init__(self, model: ir.Model, integers: Collection[str], *, small: bool = False) -> None:
         self.flat = FlatModel()
         self.opset = model.opset_imports.get("", 1)
+        self.small = small
         self.integer = False
         self._integers = integers
         self._placed: dict[ir.Value, list[Placed]] = {}

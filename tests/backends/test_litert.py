@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.backends import litert
-from onnxq.errors import BackendError, ModelError, OptionError
+from onnxq.errors import BackendError
 from onnxq.measuring.in_runtime import InRuntime
 from onnxq.runtimes.litert import RUNTIME
 from tests.models import build, f32, feeds_for, images, normal
@@ -165,44 +164,6 @@ def test_kernels_that_write_one_grid_have_it() -> None:
     made = onnxq.quantize(model, feeds_for(model), backend="litert", options=Options(placement="all"))
     grids = {name: (float(qp.scale), int(qp.zero_point)) for name, qp in made.qparams.items() if name in "yzp"}
     assert grids == {"y": (1 / 256, -128), "z": (1 / 128, 0), "p": (1 / 256, -128)}
-
-
-@pytest.mark.parametrize(
-    ("text", "constants", "said"),
-    [
-        ("(float[1, C, 8, 8] x) => (float[1, C, 8, 8] y) { y = Relu (x) }", {}, "make_dynamic_shape_fixed"),
-        (
-            "(float[2, 4, 8] x) => (float[N, 3] y) { [picks] i = NonZero (x) \n f = Cast <to = 1> (i) \n "
-            "y = Transpose (f) }",
-            {},
-            "node 'picks' (NonZero)",
-        ),
-        (
-            "(float[900, 1, 4] x) => (float[900, 1, 1, 6] y) { [cell] y = GRU <hidden_size = 6> (x, w, r) }",
-            {"w": normal(1, 18, 4), "r": normal(1, 18, 6)},
-            "node 'cell' (GRU): it has 900 steps",
-        ),
-    ],
-)
-def test_what_it_cannot_hold_is_refused_before_data_is_read(text: str, constants: Mapping[str, Any], said: str) -> None:
-    def unread() -> Any:
-        raise AssertionError("data was read")
-        yield
-
-    model = build(text, **constants)
-    with pytest.raises(ModelError) as caught:
-        onnxq.quantize(model, unread(), backend="litert")
-    assert said in str(caught.value)
-    assert any(said in f"{each.what} {each.hint}" for each in onnxq.check(model, backend="litert"))
-
-
-def test_without_the_package_the_onnx_formats_are_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(litert, "find_spec", lambda name: None)
-    model = GRAPHS["residual"]()
-    with pytest.raises(OptionError, match="ai-edge-litert, which is not installed"):
-        onnxq.quantize(model, feeds_for(model), backend="litert")
-    made = onnxq.quantize(model, feeds_for(model), backend="litert", options=Options(format="qdq"))
-    assert [path.name for path in made.save(tmp_path / "net.onnx")] == ["net.onnx"]
 
 
 def test_an_output_that_is_an_input_or_another_output_is_a_tensor_of_its_own(tmp_path: Path) -> None:

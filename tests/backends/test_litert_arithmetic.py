@@ -82,7 +82,7 @@ def test_powers(exponent: float) -> None:
 
 
 def test_several_operands() -> None:
-    for op in ("Max", "Min", "Sum"):
+    for op in ("Max", "Min", "Sum", "Mean"):
         agrees(one(f"{op} (x, z, u)", "2, 3", "3", "2, 1"))
         agrees(one(f"{op} (x)", "2, 3"))
 

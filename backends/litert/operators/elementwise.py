@@ -86,6 +86,17 @@ def several(t: Translation, node: ir.Node) -> None:
     t.write(value, kind, [first.index, end.index], order)
 
 
+def mean(t: Translation, node: ir.Node) -> None:
+    """The sum of some tensors by their number, in float."""
+    if t.integer:
+        raise RefusedError("TensorFlow Lite rounds each sum of two integers")
+    value = node.outputs[0]
+    (total, *others), order = side_by_side(t, list(node.inputs), len(t.shape(value)))
+    for other in others:
+        total = t.compute("ADD", [total, other])
+    t.write(value, "MUL", [total.index, t.scalar(1 / len(node.inputs), total).index], order)
+
+
 def power(t: Translation, node: ir.Node) -> None:
     """POW, or what is said better: a square, a square root, or one beneath 1."""
     value, exponent = node.outputs[0], t.numbers(node.inputs[1])
@@ -158,6 +169,7 @@ def remainder(t: Translation, node: ir.Node) -> None:
 OPERATORS: dict[str, Any] = {
     **{op: _pair(kind) for op, kind in (_ARITHMETIC | _COMPARISONS).items()},
     **dict.fromkeys(_SEVERAL, several),
+    "Mean": mean,
     "Mod": remainder,
     "PRelu": slope,
     "Pow": power,

@@ -19,15 +19,17 @@ __all__ = ["OPERATORS"]
 
 _STEPS = 255
 _LOWEST, _HIGHEST = -128, 127
+_STEEPEST = 127.0
+"""Scale of what HARD_SWISH reads, as a share of what it writes: from 128 on its kernel refuses the model."""
 _SWISH = (3.0, 6.0)
 """What is added, and where the sum ends."""
 
 
 def swish(t: Translation, node: ir.Node) -> None:
-    """x min(6, max(0, x + 3)) / 6; HARD_SWISH of floats."""
+    """x min(6, max(0, x + 3)) / 6; HARD_SWISH of floats, and of integers for microcontrollers and NPUs."""
     x, value = t.read(node.inputs[0]), node.outputs[0]
     grid = t.grid_of(value)
-    if grid is None:
+    if grid is None or (t.small and _is_one(x, grid)):
         t.write(value, "HARD_SWISH", [x.index], x.order)
         return
     gate = _clipped_sum(t, x, *_SWISH)
@@ -35,6 +37,11 @@ def swish(t: Translation, node: ir.Node) -> None:
     product = t.flat.tensor("product", x.shape, ir.DataType.INT8, wide)
     t.flat.operator("MUL", [x.index, gate.index], [product])
     t.write(value, "MUL", [product, _factor(t, 1 / _SWISH[1], x)], x.order)
+
+
+def _is_one(x: Placed, grid: Grid) -> bool:
+    """Whether HARD_SWISH takes the grids of what it reads and writes."""
+    return x.grid is not None and x.grid.scale[0] <= _STEEPEST * grid.scale[0]
 
 
 def sigmoid(t: Translation, node: ir.Node) -> None:
