@@ -22,19 +22,20 @@ products of two activations and Softmax, of which XNNPACK has kernels for floats
 all in integers: ``--placement all``.
 
 Formats: ``tflite`` with inputs and outputs as the model has them; ``tflite-int8`` with those that are quantized as int8
-themselves, for a microcontroller; both write the QDQ model beside it, with which ``onnxq verify`` compares. ``qdq`` and
-``fake-quantize`` are for onnxruntime alone. The file is written with the package ai-edge-litert (``pip install
-"onnxq[litert]"``).
+themselves, for a microcontroller or an NPU, with a HARD_SWISH as one operator; both write the QDQ model beside it, with
+which ``onnxq verify`` compares. ``qdq`` and ``fake-quantize`` are for onnxruntime alone. The file is written with the
+package ai-edge-litert (``pip install "onnxq[litert]"``).
 
 LiteRT's kernels compute what QDQ says but for their rounding: they multiply by fixed-point numbers, and some round
 twice. Layer by layer XNNPACK's convolutions give onnxruntime's codes but for 32 of 14 million (EfficientNet-Lite0),
 others are a step off here and there: LeakyRelu in 1 of 100, a product of two activations in 1 of 100. HardSwish is
-written with sums and products, for which XNNPACK has kernels, and is up to two steps off.
+written in ``tflite`` with sums and products, for which XNNPACK has kernels, and is up to two steps off.
 
 Verified with ai-edge-litert 2.3.0 on x86-64 (its own kernels and XNNPACK's): numbers. TensorFlow Lite for
-Microcontrollers (package tflite-micro of October 2026) runs MNIST and EfficientNet-Lite0 within two steps of it. Arm's
-compiler Vela 5.2 places all integer operators of these nets, and of a U-Net, on an Ethos-U55. From documents only:
-phones, GPUs, Coral's Edge TPU.
+Microcontrollers (package tflite-micro of October 2026) runs 26 nets; of 23 that are all in integers it gives the codes
+of LiteRT's plain kernels for 21, a step off for 2. Arm's compiler Vela 5.2 places all operators of 22 convolutional
+nets on an Ethos-U55 and on an Ethos-U85; it has no DEPTH_TO_SPACE, and for an Ethos-U55 it ends with an error at a
+TRANSPOSE of five axes. From documents only: phones, GPUs, Coral's Edge TPU.
 """
 
 from __future__ import annotations
