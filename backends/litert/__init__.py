@@ -22,7 +22,7 @@ products of two activations and Softmax, of which XNNPACK has kernels for floats
 all in integers: ``--placement all``.
 
 Formats: ``tflite`` with inputs and outputs as the model has them; ``tflite-int8`` with those that are quantized as int8
-themselves, for a microcontroller or an NPU, with a HARD_SWISH as one operator; both write the QDQ model beside it, with
+themselves, for a microcontroller or an NPU: HardSwish is one operator, slow on x86-64. Both write the QDQ model, with
 which ``onnxq verify`` compares. ``qdq`` and ``fake-quantize`` are for onnxruntime alone. The file is written with the
 package ai-edge-litert (``pip install "onnxq[litert]"``).
 
