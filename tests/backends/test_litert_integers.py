@@ -88,9 +88,8 @@ case("PRelu", "PRelu (x, s)", _PICTURES, s=normal(4, 1, 1))
 case("PRelu of lines", "PRelu (x, s)", "2, 4, 5", s=normal(4, 1))
 for _axis in range(4):
     case(f"Softmax {_axis}", f"Softmax <axis = {_axis}> (x)", _PICTURES)
-    case(f"LogSoftmax {_axis}", f"LogSoftmax <axis = {_axis}> (x)", _PICTURES)
 
-for _function in ("Softmax", "LogSoftmax", "Sigmoid", "Tanh"):
+for _function in ("Softmax", "Sigmoid", "Tanh"):
     case(f"Relu behind {_function}", f"f = {_function} (x)\n y = Relu (f)", _PICTURES)
 
 for _where in (
