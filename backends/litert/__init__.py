@@ -2,8 +2,9 @@
 
 Activations are int8 with a zero point, weights int8 -127 to 127 without one, per channel for convolutions, Gemm and
 MatMul, biases int32, after LiteRT's specification of 8-bit quantization (ai.google.dev/edge/litert, "quantization
-spec"). What Sigmoid, Softmax and Tanh write has the scale and zero point of their kernels: 1/256 and -128, the same, 1/128 and
-0. LogSoftmax stays float: its kernel cuts off what is below -16. Data movement, pools, Concat, Resize and Pad keep one scale.
+spec"). What Sigmoid, Softmax and Tanh write has the scale and zero point of their kernels: 1/256 and -128, the same,
+1/128 and 0. LogSoftmax stays float: its kernel cuts off what is below -16. Data movement, pools, Concat, Resize and Pad
+keep one scale.
 
 The QDQ model is translated operator by operator (:mod:`onnxq.backends.litert.operators`): an operator of integers is
 one with its DequantizeLinear and QuantizeLinear nodes, Relu and Clip are gone where the grid ends as they do. Around
