@@ -2,8 +2,9 @@
 
 Activations are int8 with a zero point, weights int8 -127 to 127 without one, per channel for convolutions, Gemm and
 MatMul, biases int32, after LiteRT's specification of 8-bit quantization (ai.google.dev/edge/litert, "quantization
-spec"). What Sigmoid, Softmax, Tanh and LogSoftmax write has the scale and zero point of their kernels: 1/256 and -128,
-the same, 1/128 and 0, 1/16 and 127. Data movement, pools, Concat, Resize and Pad keep one scale.
+spec"). What Sigmoid, Softmax and Tanh write has the scale and zero point of their kernels: 1/256 and -128, the same,
+1/128 and 0. LogSoftmax stays float: its kernel cuts off what is below -16. Data movement, pools, Concat, Resize and Pad
+keep one scale.
 
 The QDQ model is translated operator by operator (:mod:`onnxq.backends.litert.operators`): an operator of integers is
 one with its DequantizeLinear and QuantizeLinear nodes, Relu and Clip are gone where the grid ends as they do. Around
@@ -211,7 +212,6 @@ _RULES = (
     OpRule("HardSigmoid", Kind.ELEMENTWISE, fixed=(0.0, 1.0), when=rises),
     OpRule("Tanh", Kind.ELEMENTWISE, fixed=(-1.0, 1.0), own_scale=True),
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
-    OpRule("LogSoftmax", Kind.ELEMENTWISE, fixed=(-16.0, 0.0), own_scale=True),
     OpRule("AveragePool", Kind.ELEMENTWISE, same_scale=True, when=means_whole_windows),
     *each(Kind.ELEMENTWISE, "Resize Pad", same_scale=True),
     *each(Kind.ELEMENTWISE, "Max Min", data=(0, 1), same_scale=True),

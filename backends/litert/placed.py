@@ -52,7 +52,6 @@ class Grid:
 
 
 OWN_GRIDS: Mapping[str, Grid] = {
-    "LogSoftmax": Grid((16 / 256,), (127,)),
     "Sigmoid": Grid((1 / 256,), (-128,)),
     "Softmax": Grid((1 / 256,), (-128,)),
     "Tanh": Grid((1 / 128,), (0,)),

@@ -94,9 +94,8 @@ case("PRelu of steep slopes", "PRelu (x, s)", _PICTURES, s=np.linspace(-1, 2, 4,
 case("PRelu by sample", "PRelu (x, s)", "2, 4, 5", s=normal(2, 1, 1))
 for _axis in range(4):
     case(f"Softmax {_axis}", f"Softmax <axis = {_axis}> (x)", _PICTURES)
-    case(f"LogSoftmax {_axis}", f"LogSoftmax <axis = {_axis}> (x)", _PICTURES)
 
-for _function in ("Softmax", "LogSoftmax", "Sigmoid", "Tanh"):
+for _function in ("Softmax", "Sigmoid", "Tanh"):
     case(f"Relu behind {_function}", f"f = {_function} (x)\n y = Relu (f)", _PICTURES)
 
 for _where in (

@@ -31,6 +31,7 @@ from tests import contract
 from tests.contract import assert_contract, infer, sqnr
 from tests.fuzzing.dpu import as_dpu
 from tests.fuzzing.graphs import Case
+from tests.fuzzing.litert import assert_as_simulated
 from tests.fuzzing.noise import NONE, explained
 from tests.fuzzing.sizes import of_any_size
 from tests.fuzzing.targets import steps_of
@@ -115,6 +116,8 @@ def _judged(case: Case, backend: str, options: Options, folder: Path | None) -> 
     if backend == "tengine":
         case = as_tengine(case)
     scores = _scores(case, quantized, result, backend)
+    if backend == "litert":
+        assert_as_simulated(quantized, case.feeds, infer(result, case.feeds, optimize=False), scores)
     inside = {node.name for node in _inner(result.graph)} & set(quantized.plan.quantized)
     limit = LIMITS.get((backend, case.seed))
     if limit is None:

@@ -131,7 +131,7 @@ def softmax(t: Translation, node: ir.Node) -> None:
     if node.op_type == "Softmax":
         _written(t, node, "SOFTMAX", x, beta=1.0)
     else:
-        _written(t, node, "LOG_SOFTMAX", x)
+        t.write(node.outputs[0], "LOG_SOFTMAX", [x.index], x.order)
 
 
 def elu(t: Translation, node: ir.Node) -> None:
