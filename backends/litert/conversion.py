@@ -160,6 +160,8 @@ def _is_missing(t: Translation, value: ir.Value | None) -> bool:
 
 def _output(t: Translation, value: ir.Value, *, codes: bool) -> None:
     t.integer = False
+    if 0 in t.shape(value):
+        raise RefusedError("it has no elements")
     name, order = value.name or "", plain(len(t.shape(value)))
     is_code = codes or value.dtype is not ir.DataType.FLOAT
     made = t.read_codes(value, order) if is_code else t.read_in_order_first(value, order)

@@ -45,6 +45,8 @@ def concat(t: Translation, node: ir.Node) -> None:
     value = node.outputs[0]
     rank = len(t.shape(value))
     values = [one for one in node.inputs if 0 not in t.shape(one)]
+    if not values:
+        raise RefusedError("nothing that it joins has elements")
     inputs, order = side_by_side(t, list(values), rank)
     grid = t.grid_of(value)
     inputs = [t.requantized(one, grid) for one in inputs] if grid is not None else inputs
