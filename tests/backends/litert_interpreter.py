@@ -26,7 +26,7 @@ _TOLERANCE = 1e-5
 """Of a float result, relative to its largest number."""
 _ONLY_FAST = frozenset({"CEIL", "ELU", "LOCAL_RESPONSE_NORMALIZATION", "ROUND"})
 """Operators that LiteRT 2.3 has no plain kernels of, or, the third, one that leaves out the last neighbour."""
-_ONLY_FAST_INTEGERS = frozenset({"DEPTH_TO_SPACE", "ELU", "SUM", "TILE"})
+_ONLY_FAST_INTEGERS = frozenset({"DEPTH_TO_SPACE", "ELU", "TILE"})
 """The same of int8; the plain sum of integers leaves out their scales."""
 
 

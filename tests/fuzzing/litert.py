@@ -37,9 +37,11 @@ def assert_as_simulated(
         path = quantized.save(Path(folder, "net.onnx"))[1]
         runner = Interpreter(str(path), num_threads=1).get_signature_runner()
     inputs = {name: tuple(detail["shape"]) for name, detail in runner.get_input_details().items()}
-    fit = [
-        k for k, feed in enumerate(feeds) if all(np.shape(feed.get(name)) == shape for name, shape in inputs.items())
-    ]  # one with a default may be left out
+    fit = [  # an input with a default may be left out
+        k
+        for k, feed in enumerate(feeds)
+        if all(name in feed and np.shape(feed[name]) == shape for name, shape in inputs.items())
+    ]
     made = [runner(**{name: np.asarray(feeds[k][name]) for name in inputs}) for k in fit]
     for name, arrays in simulated.items():
         wanted, got = [arrays[k] for k in fit], [np.asarray(one[name]) for one in made]

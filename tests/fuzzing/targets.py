@@ -3,8 +3,8 @@
 * Vitis-AI: a HardSigmoid reads and writes at least steps of its own (``tests/fuzzing/dpu.py``); pools and what moves
   data have one position for input and output, Concat one for all it joins (``align_*`` of ``refine.py`` of amd-quark
   0.13), the inputs of Add and Sub are at most 7 positions apart (``adjust_shift_read``).
-* OpenVINO, TensorRT, PPL and STPU: a Concat in integers has one scale for all that it joins; what moves data passes
-  integers on as they are. Of two Concats that read one tensor, everything has the scale of the widest.
+* OpenVINO, TensorRT, LiteRT, PPL and STPU: a Concat in integers has one scale for all that it joins; what moves data
+  passes integers on as they are. Of two Concats that read one tensor, everything has the scale of the widest.
 * Qualcomm's HTP: a range is 1e-4 wide at least (``MinimumRealRange`` of onnxruntime's ``get_qnn_qdq_config``).
 """
 
@@ -30,6 +30,7 @@ _MOVES: tuple[str, ...] = (
 )
 _MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze", "Upsample")
 _JOINED: dict[str, tuple[str, ...]] = dict.fromkeys(("openvino", "ppl_cuda", "stpu", "tensorrt"), ("Concat", *_MOVES))
+_JOINED["litert"] = ("Concat", "Max", "Min", *_MOVES, "AveragePool")
 _JOINED["vitis"] = ("Concat", *_MOVES, "AveragePool", "GlobalAveragePool")
 _JOINED["qnn"] = _MOVES
 _JOINED["rknn"] = (*_MOVES, "AveragePool", "GlobalAveragePool")

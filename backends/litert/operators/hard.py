@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxq.backends.litert.placed import Grid, Placed
 from onnxq.backends.litert.translation import Translation
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "factor"]
 
 _STEPS = 255
 _LOWEST, _HIGHEST = -128, 127
@@ -36,7 +36,7 @@ def swish(t: Translation, node: ir.Node) -> None:
     wide = Grid((float(np.float32(grid.scale[0]) * np.float32(_SWISH[1])),), grid.zero_point)
     product = t.flat.tensor("product", x.shape, ir.DataType.INT8, wide)
     t.flat.operator("MUL", [x.index, gate.index], [product])
-    t.write(value, "MUL", [product, _factor(t, 1 / _SWISH[1], x)], x.order)
+    t.write(value, "MUL", [product, factor(t, 1 / _SWISH[1], x)], x.order)
 
 
 def _is_one(x: Placed, grid: Grid) -> bool:
@@ -50,7 +50,7 @@ def sigmoid(t: Translation, node: ir.Node) -> None:
     alpha, beta = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
     if t.grid_of(value) is not None:
         line = _clipped_sum(t, x, beta / alpha, 1 / alpha)
-        t.write(value, "MUL", [line.index, _factor(t, alpha, x)], x.order)
+        t.write(value, "MUL", [line.index, factor(t, alpha, x)], x.order)
         return
     line = t.compute("ADD", [t.compute("MUL", [x, t.scalar(alpha, x)]), t.scalar(beta, x)])
     made = t.compute("MINIMUM", [t.compute("MAXIMUM", [line, t.scalar(0.0, x)]), t.scalar(1.0, x)])
@@ -66,7 +66,8 @@ def _clipped_sum(t: Translation, x: Placed, number: float, end: float) -> Placed
     return Placed(index, x.shape, x.order, ir.DataType.INT8, grid)
 
 
-def _factor(t: Translation, number: float, x: Placed) -> int:
+def factor(t: Translation, number: float, x: Placed) -> int:
+    """A constant that a tensor of integers is multiplied by, one element on a scale of its own."""
     return _one(t, 1, number, x)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.placed import Order, Placed, RefusedError
+from onnxq.backends.litert.operators.hard import factor
+from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS", "mean_over"]
@@ -46,7 +48,22 @@ def _reduced(t: Translation, node: ir.Node, kind: str, x: Placed) -> None:
         return
     order = x.order if keeps else _without(x.order, axes)
     stored = [x.order.index(axis) for axis in axes]
+    grid = t.grid_of(node.outputs[0]) if kind == "SUM" else None
+    if grid is not None:
+        _summed(t, node, x, stored, order, grid, keeps=keeps)
+        return
     t.write(node.outputs[0], kind, [x.index, t.list_of(sorted(stored))], order, keepDims=keeps)
+
+
+def _summed(
+    t: Translation, node: ir.Node, x: Placed, stored: Sequence[int], order: Order, grid: Grid, *, keeps: bool
+) -> None:
+    """A sum of integers as their mean times their number: LiteRT's own kernel of SUM, not XNNPACK's, is off."""
+    count = math.prod(x.shape[axis] for axis in stored)
+    fine = Grid((float(np.float32(grid.scale[0]) / np.float32(count)),), grid.zero_point)
+    mean = t.new(node.outputs[0], order, grid=fine)
+    t.flat.operator("MEAN", [x.index, t.list_of(sorted(stored))], [mean.index], keepDims=keeps)
+    t.write(node.outputs[0], "MUL", [mean.index, factor(t, float(count), mean)], order)
 
 
 def _without(order: Order, axes: Sequence[int]) -> Order:
