@@ -21,6 +21,7 @@ __all__ = [
     "plain_of",
     "reordered",
     "same_bytes",
+    "without",
 ]
 
 Order = tuple[int, ...]
@@ -109,3 +110,9 @@ def same_bytes(shape: Sequence[int], permutation: Sequence[int]) -> bool:
     """Whether a transposition moves axes of one element only, or there is nothing to move."""
     moved = [axis for axis in permutation if shape[axis] != 1]
     return moved == sorted(moved) or math.prod(shape) == 0
+
+
+def without(order: Order, axes: Sequence[int]) -> Order:
+    """What is left of an order when axes are taken away."""
+    left = [axis for axis in order if axis not in axes]
+    return tuple(sorted(left).index(axis) for axis in left)

@@ -222,3 +222,29 @@ def test_a_microcontroller_has_a_hard_swish_as_one_operator(tmp_path: Path) -> N
         assert max(found.lsb.values()) <= 2
         kinds = [line.split()[0] for line in found.integer if "TRANSPOSE" not in line]
         assert kinds == wanted if wanted else "HARD_SWISH" not in kinds
+
+
+def test_axes_of_one_element_move_no_channels(tmp_path: Path) -> None:
+    """As a net chooses between kernels: two branches on an axis of their own, and their sum."""
+    model = build(
+        """(float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, v)
+            b = Conv (x, w)
+            c = Unsqueeze (a, at)
+            d = Unsqueeze (b, at)
+            e = Concat <axis = 1> (c, d)
+            s = ReduceSum <keepdims = 0> (e, at)
+            y = Conv (s, w)
+        }""",
+        v=normal(4, 4, 3, 3),
+        w=normal(4, 4, 1, 1),
+        at=np.array([1]),
+    )
+    target = tmp_path / "net.onnx"
+    onnxq.quantize(model, feeds_for(model), backend="litert", output=target, options=Options(placement="all"))
+    from ai_edge_litert.interpreter import Interpreter
+
+    operators = [each["op_name"] for each in Interpreter(str(target.with_suffix(".tflite")))._get_ops_details()]
+    assert operators.count("TRANSPOSE") == 2, "of the input and of the output"
+    found = onnxq.verify(target, feeds_for(model, seed=3), backend="litert")
+    assert max(found.lsb.values()) <= 2

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxq.backends.litert.operators.elementwise import side_by_side
 from onnxq.backends.litert.operators.picking import along, picked
-from onnxq.backends.litert.placed import Placed, RefusedError, last, plain, same_bytes
+from onnxq.backends.litert.placed import Placed, RefusedError, last, plain, same_bytes, without
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -27,6 +27,34 @@ def reshape(t: Translation, node: ir.Node) -> None:
     grid = t.grid_of(value)
     x = t.requantized(x, grid) if grid is not None else x
     t.place(value, t.reshaped(x, shape, name=value.name or ""))
+
+
+def axes_of_one(t: Translation, node: ir.Node) -> None:
+    """A Squeeze or Unsqueeze, a RESHAPE whatever the order of the axes."""
+    value = node.outputs[0]
+    x = t.read_on_grid(node)
+    before, after = len(x.shape), len(t.shape(value))
+    axes = _axes(t, node, x, max(before, after))
+    if after < before:
+        order = without(x.order, axes)
+    else:
+        left = [axis for axis in range(after) if axis not in axes]
+        moved = [left[axis] for axis in x.order]
+        for axis in axes:
+            moved.insert(axis, axis)
+        order = tuple(moved)
+    t.place(value, t.reshaped(x, t.new_shape(value, order), order, value.name or ""))
+
+
+def _axes(t: Translation, node: ir.Node, x: Placed, rank: int) -> list[int]:
+    """The axes that are taken away or added, in order."""
+    given = t.numbers(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    if given is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+        raise RefusedError("its axes are computed")
+    axes = node.attributes.get_ints("axes", ()) if given is None else [int(axis) for axis in given.reshape(-1)]
+    if not axes and node.op_type == "Squeeze":
+        axes = [axis for axis, size in enumerate(x.given) if size == 1]
+    return sorted(axis % rank for axis in axes)
 
 
 def transpose(t: Translation, node: ir.Node) -> None:
@@ -138,7 +166,8 @@ def to_depth(t: Translation, node: ir.Node) -> None:
 
 
 OPERATORS: dict[str, Any] = {
-    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), reshape),
+    **dict.fromkeys(("Flatten", "Reshape"), reshape),
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), axes_of_one),
     "Concat": concat,
     "DepthToSpace": to_space,
     "Expand": expand,

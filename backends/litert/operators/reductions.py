@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.litert.operators.hard import factor
-from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError
+from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError, without
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS", "mean_over"]
@@ -46,7 +46,7 @@ def _reduced(t: Translation, node: ir.Node, kind: str, x: Placed) -> None:
     if not axes:  # then it is the same tensor
         t.place(node.outputs[0], t.read_on_grid(node))
         return
-    order = x.order if keeps else _without(x.order, axes)
+    order = x.order if keeps else without(x.order, axes)
     stored = [x.order.index(axis) for axis in axes]
     grid = t.grid_of(node.outputs[0]) if kind == "SUM" else None
     if grid is not None:
@@ -66,19 +66,13 @@ def _summed(
     t.write(node.outputs[0], "MUL", [mean.index, factor(t, float(count), mean)], order)
 
 
-def _without(order: Order, axes: Sequence[int]) -> Order:
-    """What is left of an order when axes are taken away."""
-    left = [axis for axis in order if axis not in axes]
-    return tuple(sorted(left).index(axis) for axis in left)
-
-
 def composed(t: Translation, node: ir.Node) -> None:
     """Norms and logarithms of sums, in float."""
     if t.integer:
         raise RefusedError("TensorFlow Lite has no such reduction of integers")
     x, value = t.read(node.inputs[0]), node.outputs[0]
     axes, keeps = axes_of(t, node, len(x.shape)), node.attributes.get_int("keepdims", 1) == 1
-    order = x.order if keeps else _without(x.order, axes)
+    order = x.order if keeps else without(x.order, axes)
     inner = {"ReduceL1": "ABS", "ReduceL2": "SQUARE", "ReduceSumSquare": "SQUARE"}.get(node.op_type)
     peak = None
     if node.op_type == "ReduceLogSumExp":
@@ -116,7 +110,7 @@ def position(t: Translation, node: ir.Node) -> None:
     x, value = t.read_codes(node.inputs[0]), node.outputs[0]
     axis = node.attributes.get_int("axis", 0) % len(x.shape)
     stored, keeps = x.order.index(axis), node.attributes.get_int("keepdims", 1) == 1
-    order = _without(x.order, [axis])
+    order = without(x.order, [axis])
     shape = tuple(size for k, size in enumerate(x.shape) if k != stored)
     index = t.flat.tensor(value.name or "", shape, ir.DataType.INT64)
     options = {"outputType": "INT64"}
