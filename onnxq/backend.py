@@ -117,7 +117,8 @@ class Backend:
             cost per element elsewhere.
         quantizer_bits: widths that the target's QuantizeLinear can have; activations of another width that it allows
             are written as ``onnxq::FakeQuantize``.
-        stores_weights: the weights of layers that stay float are stored as integers too.
+        stores_weights: the weights of layers that stay float are stored as integers, too, not those of WEIGHT_ONLY rows
+            alone.
         stored_because: operator of a WEIGHT_ONLY row → why its arithmetic stays float, if not for want of a kernel.
         float_needs: what operators of the table need where they stay float, said of a result that has some.
         recast: a rewriting of the rendered QDQ model, in place, into faster forms, which may have other tensors inside.

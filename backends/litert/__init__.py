@@ -11,7 +11,8 @@ one with its DequantizeLinear and QuantizeLinear nodes, Relu and Clip are gone w
 convolutions and pools tensors have their channels last; what needs the axes as ONNX has them has a TRANSPOSE in front,
 and a Transpose of the model is none where its readers want that order. Inputs and outputs keep names, types and the
 order of their axes. What TensorFlow Lite has in float alone (a layer normalization, say, is nine operators) stands
-between DEQUANTIZE and QUANTIZE.
+between DEQUANTIZE and QUANTIZE. A table of embeddings is int8 with a scale for each row, and EMBEDDING_LOOKUP unpacks
+the rows that it picks.
 
 Of the model's inputs a first axis of free size becomes 1, other free sizes must be fixed; a model with an operator that
 is not translated (If and Loop, sizes that follow from data, recurrent layers of more than 128 steps) is refused before
@@ -58,6 +59,7 @@ from onnxq.backends.litert.flat import FlatModel
 from onnxq.backends.litert.forms import (
     adds_a_vector,
     has_slopes_of_channels,
+    is_a_table,
     means_whole_windows,
     of_planes,
     rises,
@@ -219,6 +221,7 @@ _RULES = (
     OpRule("Concat", Kind.ELEMENTWISE, data=None, same_scale=True),
     *each(Kind.MOVEMENT, "MaxPool GlobalMaxPool ReduceMax ReduceMin"),
     *each(Kind.MOVEMENT, "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile Gather"),
+    OpRule("Gather:constant", Kind.WEIGHT_ONLY, weights=(0,), weight_axis=lambda node, position: 0, when=is_a_table),
     *each(Kind.MOVEMENT, "DepthToSpace SpaceToDepth Identity"),
 )
 

@@ -140,6 +140,7 @@ _MEASURED: Mapping[str, tuple[float, float] | Cost] = {
     "Expand": (0.1, 0.1),
     "Tile": (0.1, 0.1),
     "Gather": (0.1, 0.1),
+    "Gather:constant": (0.1, 0.1),
     "DepthToSpace": (0.1, 0.1),
     "SpaceToDepth": (0.1, 0.1),
 }

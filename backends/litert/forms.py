@@ -11,9 +11,19 @@ from onnxq.backends.litert.windows import is_same, windows_of
 from onnxq.graph.values import constant_array
 from onnxq.rows import plain_gemm
 
-__all__ = ["adds_a_vector", "has_slopes_of_channels", "means_whole_windows", "of_planes", "rises", "steep_by_one"]
+__all__ = [
+    "adds_a_vector",
+    "has_slopes_of_channels",
+    "is_a_table",
+    "means_whole_windows",
+    "of_planes",
+    "rises",
+    "steep_by_one",
+]
 
 _PLANES = 4
+_LEAST_TABLE = 4096
+"""Elements."""
 
 
 def of_planes(node: ir.Node) -> str | None:
@@ -34,6 +44,15 @@ def adds_a_vector(node: ir.Node) -> str | None:
 def steep_by_one(node: ir.Node) -> str | None:
     """An Elu whose alpha is 1."""
     return None if node.attributes.get_float("alpha", 1.0) == 1.0 else "TensorFlow Lite has ELU with alpha 1"
+
+
+def is_a_table(node: ir.Node) -> str | None:
+    """A Gather that picks rows of a constant table, large enough to be worth storing in integers."""
+    table = node.inputs[0]
+    if table is None or table.shape is None or len(table.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
+        return "not a table of rows"
+    size = math.prod(d for d in table.shape if isinstance(d, int))
+    return "too small a table to store in integers" if size < _LEAST_TABLE else None
 
 
 def rises(node: ir.Node) -> str | None:

@@ -31,7 +31,7 @@ _OTHERS: Mapping[str, frozenset[ir.DataType]] = {
     **dict.fromkeys(("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT", "REDUCE_ANY", "REDUCE_ALL"), frozenset({_BOOL})),
 }
 """Types beside real numbers, in float or in int8 on a grid; none where an operator is not named."""
-DATA: Mapping[str, int] = {"ONE_HOT": 2, "SCATTER_ND": 1, "SELECT_V2": 1, "TRANSPOSE_CONV": 2}
+DATA: Mapping[str, int] = {"EMBEDDING_LOOKUP": 1, "ONE_HOT": 2, "SCATTER_ND": 1, "SELECT_V2": 1, "TRANSPOSE_CONV": 2}
 """The input that says what an operator computes in, where it is not the first."""
 _MOST_AXES = {"PAD": 5, "PADV2": 5, "BATCH_MATMUL": 5}
 

@@ -107,7 +107,7 @@ def _store(asked: Question, decided: Decisions, node: ir.Node, rule: OpRule) -> 
     weights = [v for p in rule.weights if p < len(node.inputs) and is_constant(v := node.inputs[p])]
     least = 0 if asked.placement == "all" or asked.selection.forced(node) else _LEAST_STORED
     large = any(elements(v) >= least for v in weights if v is not None)
-    if large and asked.backend.stores_weights:
+    if large and (asked.backend.stores_weights or rule.kind is Kind.WEIGHT_ONLY):
         decided.stored[node] = rule
 
 

@@ -155,7 +155,6 @@ for _node, _more in {
     _size = "1, 4, 6, 6" if "SpaceToDepth" in _node else _PICTURES
     case(_node, f"c = Conv (x, k)\n m = {_node}\n y = Relu (m)", _size, k=normal(4, 4, 1, 1), **_more)
 case("Squeeze", "g = GlobalAveragePool (x)\n y = Squeeze (g, a)", _PICTURES, a=np.array([2, 3]))
-case("Gather of words", "g = Gather (w, x)\n y = Relu (g)", "int64[2, 7]", w=normal(9, 4))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -248,3 +248,22 @@ def test_axes_of_one_element_move_no_channels(tmp_path: Path) -> None:
     assert operators.count("TRANSPOSE") == 2, "of the input and of the output"
     found = onnxq.verify(target, feeds_for(model, seed=3), backend="litert")
     assert max(found.lsb.values()) <= 2
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+def test_a_table_of_embeddings_is_integers_with_a_scale_for_each_row(kind: str, tmp_path: Path) -> None:
+    model = build(
+        f"""({kind}[1, 12] x) => (float[1, 12, 64] y) {{
+            e = Gather (table, x)
+            y = MatMul (e, w)
+        }}""",
+        table=normal(500, 64, scale=1.0) * f32(np.random.default_rng(0).uniform(0.01, 1.0, (500, 1))),
+        w=normal(64, 64),
+    )
+    feeds = [{"x": np.random.default_rng(k).integers(0, 500, (1, 12)).astype(kind)} for k in range(8)]
+    target = tmp_path / "net.onnx"
+    made = onnxq.quantize(model, feeds, backend="litert", output=target)
+    assert [*made.plan.stored.values()] == ["Gather"] and made.verification is not None
+    assert target.with_suffix(".tflite").stat().st_size < 500 * 64 * 2
+    found = onnxq.verify(target, feeds, backend="litert")
+    assert any("EMBEDDING_LOOKUP" in each for each in found.floating) and found.outputs["y"].sqnr > 60

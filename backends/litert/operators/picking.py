@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backends.litert.placed import Order, Placed, RefusedError, plain
+from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError, plain
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS", "along", "picked"]
@@ -41,9 +42,35 @@ def gather(t: Translation, node: ir.Node) -> None:
     shape, value = t.shape(node.inputs[0]), node.outputs[0]
     rank = len(shape)
     axis = node.attributes.get_int("axis", 0) % rank
+    found = t.stored(node.inputs[0])
+    if found is not None and found[1] is not None and not t.integer and rank == 2 and axis == found[1].axis == 0:
+        _looked_up(t, node, *found)
+        return
     x = t.read(node.inputs[0], plain(rank))
     at = _places(t, node.inputs[1], shape[axis])
     picked(t, node, "GATHER", x, [at], plain(len(t.shape(value))), axis=axis)
+
+
+def _looked_up(t: Translation, node: ir.Node, table: NDArray[Any], grid: Grid | None) -> None:
+    """EMBEDDING_LOOKUP, which unpacks the rows that it picks from a table of integers with a scale for each."""
+    value, source = node.outputs[0], node.inputs[0]
+    shape = t.shape(value)
+    count = math.prod(shape[:-1])
+    rows = t.constant(source.name or "" if source is not None else "", table, grid)
+    made = t.new(value, plain(2), (count, shape[-1]))
+    t.flat.operator(
+        "EMBEDDING_LOOKUP", [_list_of_rows(t, node.inputs[1], table.shape[0], count), rows.index], [made.index]
+    )
+    t.place(value, t.reshaped(made, shape, name=value.name or ""))
+
+
+def _list_of_rows(t: Translation, value: ir.Value | None, size: int, count: int) -> int:
+    """Numbers of rows as a list of int32."""
+    given = t.numbers(value)
+    if given is not None:
+        return t.flat.constant("rows", np.where(given < 0, given + size, given).astype(np.int32).reshape(-1))
+    at = t.reshaped(t.read(value, plain(len(t.shape(value)))), (count,))
+    return at.index if at.dtype is ir.DataType.INT32 else t.cast(at, ir.DataType.INT32).index
 
 
 def _places(t: Translation, value: ir.Value | None, sizes: int | NDArray[Any]) -> int:
