@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 from tests.backends.litert_interpreter import agrees, one, refusal
@@ -13,6 +14,7 @@ from tests.models import normal
 
 pytest.importorskip("ai_edge_litert")
 
+OLD = tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32)
 _KERNEL = normal(4, 3, 1, 1)
 _AXES = ([0], [1], [3], [-1], [2, 3], [1, 2], [0, 3], [3, 1], [0, 1, 2, 3])
 _LIKE_SUMS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -33,6 +35,7 @@ def test_axes_are_reduced(op: str, axes: list[int], keeps: int) -> None:
     agrees(behind(f"{op} <keepdims = {keeps}> (d, a)", before=before, a=np.array(axes)))
 
 
+@pytest.mark.skipif(OLD, reason="onnxruntime 1.23 does not reduce no axis")
 @pytest.mark.parametrize("op", [*_LIKE_SUMS, *_COMPOSED])
 def test_all_axes_are_reduced_or_none(op: str) -> None:
     agrees(one(f"d = Abs (x)\n y = {op} <keepdims = 0> (d)", "2, 3, 4"))
@@ -85,6 +88,7 @@ def test_an_axis_is_normalized(op: str, axis: int) -> None:
     agrees(one(f"{op} <axis = 0> (x)", "5"))
 
 
+@pytest.mark.skipif(OLD, reason="onnxruntime 1.23 broadcasts no scale of a LayerNormalization")
 @pytest.mark.parametrize("axis", [1, 2, -1])
 def test_layers_are_normalized(axis: int) -> None:
     sizes = (4, 3, 4)[axis - 1 if axis > 0 else axis :]
