@@ -176,10 +176,14 @@ def _is_between_quantizers(node: ir.Node) -> bool:
 
 
 def _said_of(quantized: Quantized, *, codes: bool) -> list[str]:
-    """What is float in the file though it is in integers in the plan, or was asked for in integers."""
+    """What the file has otherwise than the model: a batch of one, floats where integers are planned or asked for."""
     flat = _translated(quantized, codes=codes)
-    said = [f"in float in the TensorFlow Lite file, which has that form for floats alone: {_listed(flat.in_float)}"]
-    said = said if flat.in_float else []
+    free = [v.name or "" for v in quantized.model.graph.inputs if v.shape and not isinstance(v.shape[0], int)]
+    said = [f"the first axis of {_listed(free)}, of free size, is 1 in the TensorFlow Lite file"] if free else []
+    if flat.in_float:
+        said.append(
+            f"in float in the TensorFlow Lite file, which has that form for floats alone: {_listed(flat.in_float)}"
+        )
     if not codes:
         return said
     left = [name for name in _floats_of(quantized.model) if name not in flat.of_integers()]
