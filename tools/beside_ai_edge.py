@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def main() -> int:
     if args.zoo is None:
         parser.error("--zoo or ONNXQ_ZOO must name a folder of models")
     limits = Limits(args.time_limit, gigabytes=20.0)
-    lines = [describe_machine(1), "", f"    python tools/beside_ai_edge.py {' '.join(args.names)}", "", HEAD]
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("ai-edge-litert", "ai-edge-quantizer"))
+    lines = [describe_machine(1), f"With {versions}:", "", HEAD]
     for name in args.names:
         with tempfile.TemporaryDirectory(prefix="beside-") as folder:
             for row in _rows(name, args.zoo / "models" / name, Path(folder), limits):
