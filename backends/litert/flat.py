@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -152,11 +153,12 @@ class FlatModel:
 def _named_once(tensors: Sequence[FlatTensor], first: Collection[int]) -> list[FlatTensor]:
     """Tensors with names that none of them shares: other tools take one by its name. Some keep theirs."""
     taken, made = {tensors[index].name for index in first}, list[FlatTensor]()
+    counts: Counter[str] = Counter()
     for index, tensor in enumerate(tensors):
-        name, count = tensor.name, 0
+        name = tensor.name
         while index not in first and name in taken:
-            count += 1
-            name = f"{tensor.name}_{count}"
+            counts[tensor.name] += 1
+            name = f"{tensor.name}_{counts[tensor.name]}"
         taken.add(name)
         made.append(tensor if name == tensor.name else replace(tensor, name=name))
     return made

@@ -59,6 +59,8 @@ _OPTIONS: Mapping[str, str] = {
     "LOCAL_RESPONSE_NORMALIZATION": "LocalResponseNormalizationOptions",
 }
 """Operators that say more than their name, and the table of the schema that they say it in."""
+_OF_VERSIONS = frozenset({"grouped"})
+"""What is said of an operator for its version alone: the schema has no place for it."""
 _ALIGNMENT = 16
 """Bytes that the schema asks data to be aligned to."""
 _LARGEST = 2**31 - 1
@@ -145,7 +147,7 @@ class _Packer:
             made.builtinOptionsType = getattr(self.schema.BuiltinOptions, table)
             made.builtinOptions = getattr(self.schema, f"{table}T")()
             for name, value in operator.options.items():
-                if name not in ("grouped",):
+                if name not in _OF_VERSIONS:
                     assert hasattr(made.builtinOptions, name), (table, name)
                     setattr(made.builtinOptions, name, self._coded(name, value))
         return made
