@@ -35,9 +35,9 @@ written in ``tflite`` with sums and products, for which XNNPACK has kernels, and
 
 Verified with ai-edge-litert 2.3.0 on x86-64 (its own kernels and XNNPACK's): numbers. TensorFlow Lite for
 Microcontrollers (package tflite-micro of October 2026) runs 26 nets; of 23 that are all in integers it gives the codes
-of LiteRT's plain kernels for 21, a step off for 2. Arm's compiler Vela 5.2 places all operators of 22 convolutional
-nets on an Ethos-U55 and on an Ethos-U85; it has no DEPTH_TO_SPACE, and for an Ethos-U55 it ends with an error at a
-TRANSPOSE of five axes. From documents only: phones, GPUs, Coral's Edge TPU.
+of LiteRT's plain kernels for 21, a step off for 2. Arm's compiler Vela 5.2 places all operators of 22 of 27
+convolutional nets on an Ethos-U55 and on an Ethos-U85; it has no DEPTH_TO_SPACE, and for an Ethos-U55 it ends with an
+error at a TRANSPOSE of five axes. From documents only: phones, GPUs, Coral's Edge TPU.
 """
 
 from __future__ import annotations
