@@ -220,7 +220,7 @@ _RULES = (
     OpRule("Softmax", Kind.ELEMENTWISE, fixed=(0.0, 1.0), own_scale=True),
     OpRule("AveragePool", Kind.ELEMENTWISE, same_scale=True, when=means_whole_windows),
     *each(Kind.ELEMENTWISE, "Resize Pad", same_scale=True),
-    *each(Kind.ELEMENTWISE, "Max Min", data=(0, 1), same_scale=True),
+    *each(Kind.ELEMENTWISE, "Max Min", data=(0, 1)),
     *each(Kind.ELEMENTWISE, "GlobalAveragePool ReduceMean ReduceSum"),
     OpRule("Concat", Kind.ELEMENTWISE, data=None, same_scale=True),
     *each(Kind.MOVEMENT, "MaxPool GlobalMaxPool ReduceMax ReduceMin"),

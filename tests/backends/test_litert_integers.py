@@ -159,7 +159,8 @@ case("Squeeze", "g = GlobalAveragePool (x)\n y = Squeeze (g, a)", _PICTURES, a=n
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_computes_in_integers_as_onnxruntime_does(name: str, tmp_path: Path) -> None:
-    agrees_in_integers(CASES[name], tmp_path)
+    """Max and Min bring what they compare to the grid of their result first: a step more, behind another kernel."""
+    agrees_in_integers(CASES[name], tmp_path, steps=2 if name.startswith(("Max", "Min")) else 1)
 
 
 def test_each_row_of_the_table_has_a_case() -> None:

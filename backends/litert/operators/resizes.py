@@ -36,6 +36,8 @@ def resize(t: Translation, node: ir.Node) -> None:
         raise RefusedError(f"TensorFlow Lite has no {mode} interpolation{' with antialias' if antialias else ''}")
     if get.get_string("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise RefusedError("it keeps the ratio of its sizes, to which TensorFlow Lite's do not")
+    if 0 in t.shape(node.outputs[0]):
+        raise RefusedError("its result has no elements")
     (_nearest if mode == "nearest" else _linear)(t, node)
 
 
