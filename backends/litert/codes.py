@@ -13,7 +13,7 @@ from onnxq.backends.litert.flat import TYPES
 from onnxq.backends.litert.placed import Grid, RefusedError
 from onnxq.graph.values import constant_array
 
-__all__ = ["codes_of", "grid_of", "known_type", "real_of"]
+__all__ = ["cast_options", "codes_of", "grid_of", "known_type", "real_of"]
 
 
 def grid_of(node: ir.Node) -> Grid:
@@ -60,3 +60,8 @@ def known_type(dtype: ir.DataType | None, name: str) -> ir.DataType:
         kind = dtype.name.lower() if dtype is not None else "unknown"
         raise RefusedError(f"tensor {name!r} is of the type {kind}, which is not translated")
     return dtype
+
+
+def cast_options(before: ir.DataType, after: ir.DataType) -> dict[str, str]:
+    """What a CAST says of its types."""
+    return {"inDataType": TYPES[before], "outDataType": TYPES[after]}

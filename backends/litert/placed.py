@@ -16,6 +16,7 @@ __all__ = [
     "Order",
     "Placed",
     "RefusedError",
+    "broadcast",
     "last",
     "plain",
     "plain_of",
@@ -116,3 +117,15 @@ def without(order: Order, axes: Sequence[int]) -> Order:
     """What is left of an order when axes are taken away."""
     left = [axis for axis in order if axis not in axes]
     return tuple(sorted(left).index(axis) for axis in left)
+
+
+def broadcast(operands: Sequence[Placed]) -> tuple[int, ...]:
+    """The shape that broadcasting makes of tensors.
+
+    Raises:
+        RefusedError: they do not fit one another, as where sizes depend on a batch that is another.
+    """
+    try:
+        return np.broadcast_shapes(*(one.shape for one in operands))
+    except ValueError as error:
+        raise RefusedError("its operands do not fit one another where the batch is 1") from error

@@ -14,9 +14,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backends.litert.codes import codes_of, grid_of, known_type, real_of
-from onnxq.backends.litert.flat import TYPES, FlatModel
-from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError, plain, reordered, same_bytes
+from onnxq.backends.litert.codes import cast_options, codes_of, grid_of, known_type, real_of
+from onnxq.backends.litert.flat import FlatModel
+from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError, broadcast, plain, reordered, same_bytes
 from onnxq.graph.values import constant_array, static_shape
 
 __all__ = ["Translation"]
@@ -243,7 +243,7 @@ class Translation:
             shape: of the result; what broadcasting makes of those of the inputs unless given.
             grid: of the result, where it is in integers.
         """
-        shape = np.broadcast_shapes(*(one.shape for one in inputs)) if shape is None else tuple(shape)
+        shape = broadcast(inputs) if shape is None else tuple(shape)
         index = self.flat.tensor(kind.lower(), shape, inputs[0].dtype, grid)
         self.flat.operator(kind, [*(one.index for one in inputs), *more], [index])
         return Placed(index, shape, inputs[0].order, inputs[0].dtype, grid)
@@ -255,21 +255,22 @@ class Translation:
 
     def compared(self, kind: str, one: Placed, other: Placed) -> Placed:
         """A comparison on the way."""
-        shape = np.broadcast_shapes(one.shape, other.shape)
+        shape = broadcast((one, other))
         index = self.flat.tensor(kind.lower(), shape, ir.DataType.BOOL)
         self.flat.operator(kind, [one.index, other.index], [index])
         return Placed(index, shape, one.order, ir.DataType.BOOL)
 
+    def chosen(self, condition: Placed, one: Placed, other: Placed) -> Placed:
+        """One of two tensors of a shape, element by element."""
+        index = self.flat.tensor("chosen", one.shape, one.dtype)
+        self.flat.operator("SELECT_V2", [condition.index, one.index, other.index], [index])
+        return Placed(index, one.shape, one.order, one.dtype)
+
     def cast(self, placed: Placed, dtype: ir.DataType) -> Placed:
         """Elements of another type."""
         index = self.flat.tensor("cast", placed.shape, dtype)
-        self.flat.operator("CAST", [placed.index], [index], **self.cast_options(placed.dtype, dtype))
+        self.flat.operator("CAST", [placed.index], [index], **cast_options(placed.dtype, dtype))
         return Placed(index, placed.shape, placed.order, dtype)
-
-    @staticmethod
-    def cast_options(before: ir.DataType, after: ir.DataType) -> dict[str, str]:
-        """What a CAST says of its types."""
-        return {"inDataType": TYPES[before], "outDataType": TYPES[after]}
 
     def reshaped_constant(self, placed: Placed, shape: Sequence[int]) -> Placed:
         """A constant again, without axes of one element in front."""

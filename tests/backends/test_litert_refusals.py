@@ -46,6 +46,23 @@ def test_what_it_cannot_hold_is_refused_before_data_is_read(text: str, constants
     assert any(said in f"{each.what} {each.hint}" for each in onnxq.check(model, backend="litert"))
 
 
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ("LayerNormalization (f, c)", "do not fit one another where the batch is 1"),
+        ("Add (f, c)", "is not known before"),
+    ],
+)
+def test_what_depends_on_another_batch_than_one_is_refused(node: str, why: str) -> None:
+    model = build(
+        f"(float[N, 4] x) => (float[1, 8] y) {{ f = Reshape (x, s) \n [it] y = {node} }}",
+        s=np.array([1, -1]),
+        c=normal(8, scale=1.0),
+    )
+    with pytest.raises(ModelError, match=f"node 'it' .*{why}"):
+        onnxq.quantize(model, feeds_for(model, N=2), backend="litert")
+
+
 def test_without_the_package_the_onnx_formats_are_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(litert, "find_spec", lambda name: None)
     model = GRAPHS["residual"]()

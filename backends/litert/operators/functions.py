@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.litert.codes import cast_options
 from onnxq.backends.litert.placed import OWN_GRIDS, Grid, Placed, RefusedError, plain
 from onnxq.backends.litert.translation import Translation
 
@@ -113,6 +114,8 @@ def _between(t: Translation, node: ir.Node, low: float, high: float) -> None:
 
 
 _OPEN = (-np.inf, np.inf)
+_SMALL = 1e-3
+"""Below which log(1 + p) is p to three digits, as many as float32 keeps of 1 + p."""
 _LOWEST, _HIGHEST = -128, 127
 
 
@@ -175,9 +178,10 @@ def _celu(t: Translation, node: ir.Node, x: Placed) -> Placed:
 
 
 def _softplus(t: Translation, node: ir.Node, x: Placed) -> Placed:
-    """max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    """max(x, 0) + log(1 + exp(-|x|)), which does not overflow; of small powers these themselves, which 1 would hide."""
     power = t.compute("EXP", [t.compute("NEG", [t.compute("ABS", [x])])])
     rest = t.compute("LOG", [t.compute("ADD", [power, t.scalar(1.0, x)])])
+    rest = t.chosen(t.compared("LESS", power, t.scalar(_SMALL, x)), power, rest)
     return t.compute("ADD", [t.compute("MAXIMUM", [x, t.scalar(0.0, x)]), rest])
 
 
@@ -224,7 +228,7 @@ def cast(t: Translation, node: ir.Node) -> None:
         t.place(value, x)
         return
     made = t.new(value, x.order)
-    t.flat.operator("CAST", [x.index], [made.index], **t.cast_options(x.dtype, made.dtype))
+    t.flat.operator("CAST", [x.index], [made.index], **cast_options(x.dtype, made.dtype))
     t.place(value, made)
 
 
