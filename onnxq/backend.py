@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -26,9 +26,6 @@ from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
 from onnxq.spec import NEWEST_OPSET, QuantSpec
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Backend", "Format", "Kind", "OpRule"]
 

@@ -43,7 +43,7 @@ error at a TRANSPOSE of five axes. From documents only: phones, GPUs, Coral's Ed
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -67,6 +67,7 @@ from onnxq.backends.litert.forms import (
 )
 from onnxq.backends.litert.grids import fit_grids
 from onnxq.backends.litert.packing import packed
+from onnxq.console.terminal import listed
 from onnxq.errors import BackendError, ModelError, OptionError
 from onnxq.file_system import write_bytes
 from onnxq.graph.note import Note
@@ -146,18 +147,20 @@ def _floats_of(model: ir.Model) -> list[str]:
 
 def _translated(quantized: Quantized, *, codes: bool) -> FlatModel:
     integers = {*quantized.plan.quantized, *quantized.plan.absorbed}
-    flat, refused = convert(quantized.rendered(), integers, codes=codes)
-    if refused:
-        raise BackendError(refused[0].why, where=refused[0].where, hint=refused[0].hint)
-    return flat
+    return _converted(quantized.rendered(), integers, codes=codes)
 
 
 def _runtime_file(model: ir.Model, path: Path) -> Path:
     """A model alone as LiteRT takes it, in integers what stands between quantizers, as far as the table has it."""
-    flat, refused = convert(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(node)})
+    flat = _converted(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(node)})
+    return write_bytes(path.with_suffix(_ENDING), packed(flat, "onnxq"))
+
+
+def _converted(model: ir.Model, integers: Collection[str], *, codes: bool = False) -> FlatModel:
+    flat, refused = convert(model, integers, codes=codes)
     if refused:
         raise BackendError(refused[0].why, where=refused[0].where, hint=refused[0].hint)
-    return write_bytes(path.with_suffix(_ENDING), packed(flat, "onnxq"))
+    return flat
 
 
 def _is_between_quantizers(node: ir.Node) -> bool:
@@ -194,8 +197,7 @@ def _said_of(quantized: Quantized, *, codes: bool) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(repr, names[:_SHOWN])) + more
+    return listed([repr(name) for name in names], _SHOWN)
 
 
 def _absorbs(node: ir.Node, function: ir.Node) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,13 @@ from numpy.typing import NDArray
 from onnxq.backends.litert.flat import TYPES
 from onnxq.backends.litert.placed import Grid, RefusedError
 from onnxq.graph.values import constant_array
+from onnxq.qparams import QParams, dequantize, quantize
+from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["cast_options", "codes_of", "grid_of", "known_type", "real_of"]
+__all__ = ["HIGHEST", "LOWEST", "cast_options", "codes_of", "grid_of", "known_type", "real_of"]
+
+LOWEST, HIGHEST = -128, 127
+"""Of int8."""
 
 
 def grid_of(node: ir.Node) -> Grid:
@@ -36,18 +40,20 @@ def grid_of(node: ir.Node) -> Grid:
 
 def codes_of(array: NDArray[Any], grid: Grid) -> NDArray[np.int8]:
     """The int8 that stand for numbers, on a grid of one scale."""
-    codes = np.rint(np.asarray(array, np.float32) / np.float32(grid.scale[0])) + grid.zero_point[0]
-    return np.asarray(np.clip(codes, -128, 127), np.int8)
+    return np.asarray(quantize(array, _params(grid)), np.int8)
 
 
 def real_of(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
     """What integers stand for, in float32."""
-    shape = [1] * array.ndim
-    if len(grid.scale) > 1:
-        shape[grid.axis] = len(grid.scale)
-    scale = np.array(grid.scale, np.float32).reshape(shape if math.prod(shape) == len(grid.scale) else ())
-    zero = np.array(grid.zero_point, np.int64).reshape(scale.shape)
-    return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
+    return dequantize(array, _params(grid))
+
+
+def _params(grid: Grid) -> QParams:
+    """The same numbers, of int8."""
+    scale, zero = np.array(grid.scale, np.float32), np.array(grid.zero_point, np.int64)
+    if scale.size == 1:
+        return QParams(QuantSpec(symmetric=False), scale.reshape(()), zero.reshape(()))
+    return QParams(QuantSpec(granularity=PerChannel(grid.axis)), scale, zero)
 
 
 def known_type(dtype: ir.DataType | None, name: str) -> ir.DataType:

@@ -4,7 +4,8 @@ Measured with ai-edge-litert 2.3.0 on an AMD EPYC of family 26 (AVX-512 with VNN
 some 200,000 elements. Most are XNNPACK's. What XNNPACK has in floats alone is many times as slow in integers there:
 products of two activations, Softmax, PRelu, mean pools. What it has in both is taken to be twice as fast in integers at
 least: so it is where most of these files run, on processors with vectors of 128 bits and on NPUs, of which none was
-measured.
+measured. Not measured, but taken to be alike: transposed convolutions (as convolutions), and what only moves numbers
+in Expand, Tile, Gather, DepthToSpace and SpaceToDepth.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _each(terms: float, term: tuple[float, float], element: tuple[float, float])
     return element[0] + term[0] * terms, element[1] + term[1] * terms
 
 
-_MEASURED: Mapping[str, tuple[float, float] | Cost] = {
+_EACH: Mapping[str, tuple[float, float] | Cost] = {
     "Conv": _convolved,
     "ConvTranspose": _transposed,
     "Gemm": _multiplied,
@@ -144,7 +145,7 @@ _MEASURED: Mapping[str, tuple[float, float] | Cost] = {
     "DepthToSpace": (0.1, 0.1),
     "SpaceToDepth": (0.1, 0.1),
 }
-"""Row of the table → what was measured."""
+"""Row of the table → float and integer, before integers are taken to be fast."""
 _IN_FLOAT = frozenset({"Abs", "AveragePool", "Exp", "Gelu", "MatMul:product", "PRelu", "Softmax"})
 """Rows of which XNNPACK has no integer kernel."""
 
@@ -160,6 +161,6 @@ def _at_least_twice(cost: tuple[float, float] | Cost) -> Cost:
 
 
 COSTS: Mapping[str, tuple[float, float] | Cost] = {
-    name: cost if name in _IN_FLOAT else _at_least_twice(cost) for name, cost in _MEASURED.items()
+    name: cost if name in _IN_FLOAT else _at_least_twice(cost) for name, cost in _EACH.items()
 }
 """Row of the table → its costs."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.codes import cast_options
+from onnxq.backends.litert.codes import HIGHEST, LOWEST, cast_options
 from onnxq.backends.litert.placed import OWN_GRIDS, Grid, Placed, RefusedError, plain
 from onnxq.backends.litert.translation import Translation
 
@@ -32,6 +32,9 @@ _ALIKE = {
 }
 _BETWEEN = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
 """Clips that are operators of their own."""
+_OPEN = (-np.inf, np.inf)
+_SMALL = 1e-3
+"""Below which log(1 + p) is p to three digits, as many as float32 keeps of 1 + p."""
 
 
 def _alike(kind: str) -> Callable[[Translation, ir.Node], None]:
@@ -105,18 +108,12 @@ def _between(t: Translation, node: ir.Node, low: float, high: float) -> None:
     x = t.requantized(x, grid, value.name or "") if grid is not None else x
     bounds = [("MAXIMUM", low)] * (low > -np.inf) + [("MINIMUM", high)] * (high < np.inf)
     for kind, bound in bounds:
-        if grid is not None and t.code(bound, grid) == (_LOWEST if kind == "MAXIMUM" else _HIGHEST):
+        if grid is not None and t.code(bound, grid) == (LOWEST if kind == "MAXIMUM" else HIGHEST):
             continue
         made = t.new(value, x.order)
         t.flat.operator(kind, [x.index, _bound(t, x, bound, grid).index], [made.index])
         x = made
     t.place(value, x)
-
-
-_OPEN = (-np.inf, np.inf)
-_SMALL = 1e-3
-"""Below which log(1 + p) is p to three digits, as many as float32 keeps of 1 + p."""
-_LOWEST, _HIGHEST = -128, 127
 
 
 def _bound(t: Translation, x: Placed, number: float, grid: Grid | None) -> Placed:

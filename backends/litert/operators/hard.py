@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.backends.litert.codes import HIGHEST, LOWEST
 from onnxq.backends.litert.placed import Grid, Placed
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS", "factor"]
 
 _STEPS = 255
-_LOWEST, _HIGHEST = -128, 127
 _STEEPEST = 127.0
 """Scale of what HARD_SWISH reads, as a share of what it writes: from 128 on its kernel refuses the model."""
 _SWISH = (3.0, 6.0)
@@ -60,9 +60,9 @@ def sigmoid(t: Translation, node: ir.Node) -> None:
 
 def _clipped_sum(t: Translation, x: Placed, number: float, end: float) -> Placed:
     """x and a number, from 0 to an end, which are those of the grid."""
-    grid = Grid((float(np.float32(end / _STEPS)),), (_LOWEST,))
+    grid = Grid((float(np.float32(end / _STEPS)),), (LOWEST,))
     index = t.flat.tensor("sum", x.shape, ir.DataType.INT8, grid)
-    t.flat.operator("ADD", [x.index, _one(t, _HIGHEST, number / _HIGHEST, x)], [index])
+    t.flat.operator("ADD", [x.index, _one(t, HIGHEST, number / HIGHEST, x)], [index])
     return Placed(index, x.shape, x.order, ir.DataType.INT8, grid)
 
 
