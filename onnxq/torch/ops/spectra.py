@@ -6,6 +6,7 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
+from onnxq.graph.dft import AXIS_AS_INPUT
 from onnxq.torch.attributes import Inputs, at
 from onnxq.torch.ops.math import Op
 
@@ -13,8 +14,6 @@ __all__ = ["OPS", "unsupported"]
 
 Tensor = torch.Tensor
 
-_AXIS_AS_INPUT = 20
-"""Opset from which on a DFT reads its axis."""
 _MODES = {
     "bilinear": "bilinear",
     "linear": "bilinear",
@@ -38,7 +37,7 @@ def _dft(node: ir.Node, inputs: Inputs, opset: int) -> tuple[Tensor]:
     x, length, get = inputs[0], at(inputs, 1), node.attributes.get_int
     assert x is not None
     given = at(inputs, 2)
-    axis = get("axis", 1) if opset < _AXIS_AS_INPUT else int(given) if given is not None else -2
+    axis = get("axis", 1) if opset < AXIS_AS_INPUT else int(given) if given is not None else -2
     axis, size = axis % x.ndim, None if length is None else int(length)
     if get("onesided", 0) == 1:
         made = torch.fft.rfft(x[..., 0], n=size, dim=axis)
