@@ -214,6 +214,11 @@ class Backend:
         return self.runtime == "onnxruntime"
 
     @property
+    def beside(self) -> frozenset[str]:
+        """Endings of the files that lie beside a model, of all formats."""
+        return frozenset(ending for form in self.formats.values() for ending in form.beside)
+
+    @property
     def one_entry(self) -> bool:
         """Whether a tensor is quantized in one way for all that read it: the artifact is a table of tensors."""
         return next(iter(self.formats.values())).simulated

@@ -143,7 +143,7 @@ def _second(quantized: ModelSource | Quantized, backend: str | None) -> tuple[ir
     if path is None:
         hint = "Give the path of the .onnx file that was written, or leave the target out"
         raise OptionError("nothing lies beside a model in memory", where=f"backend {backend!r}", hint=hint)
-    file = find_artifact(path, target.name)
+    file = find_artifact(path, target.name, beside=target.beside)
     form, read = read_artifact(file, target)
     model = load(file) if form == "onnx" else read.rendered()
     return model, target.at_home

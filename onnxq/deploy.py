@@ -98,17 +98,16 @@ def deploy(
     target.require(options)
     exact_as_uint8 = target.overflows is not None and reduces(target, options)
     options = for_given_numbers(target, options)
-    require_output(output)
-    path = None if output is None else artifact_path(output, model, target.name)
+    form = target.format_named(options.format)
+    require_output(output, beside=form.beside)
+    path = None if output is None else artifact_path(output, model, target.name, beside=form.beside)
     if path is not None:
-        spare(beside=target.format_named(options.format).sidecars(path), model=model)
+        spare(beside=form.sidecars(path), model=model)
     given, source, lost = in_form(model, target, options)
     refuse_unread(source)
-    warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
-    if not source.qparams:
-        if isinstance(model, (str, os.PathLike)):
-            refuse_table(Path(model), source.model, _TABLE)
-        raise nothing_to_deploy(source)
+    warnings = [*lost, *left_while_running(source, form)]
+    if not source.qparams and isinstance(model, (str, os.PathLike)):
+        refuse_table(Path(model), source.model, _TABLE)
     if not any(site.role == "activation" for site in source.plan.sites):
         raise nothing_to_deploy(source)
     unquantized = past_quantizers(given)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from onnxq.backend_choice import backend_named
 from onnxq.calibration.chance import drawn, one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.console.progress import Reporter, Silent
@@ -121,11 +122,13 @@ def finetune(
     _check_counts(steps=(steps, 1), batch=(batch, 1), seed=(seed, 0))
     _check_amounts(minutes=minutes, lr=lr, scale_lr=scale_lr, bias_lr=bias_lr, vary=vary, features=features)
     require_device(device)
-    require_output(output)
+    target = quantized.backend if isinstance(quantized, Quantized) else backend_named(backend)
+    beside = target.format_named(quantized.format if isinstance(quantized, Quantized) else None).beside
+    require_output(output, beside=beside)
     if resume is not None:
         require_file(resume, "Give the path of the file to keep the state in")
     given = quantized if isinstance(quantized, Quantized) else read(quantized, backend=backend)
-    place = None if output is None else artifact_path(output, quantized, given.backend.name)
+    place = None if output is None else artifact_path(output, quantized, target.name, beside=beside)
     _require_apart(place, resume)
     _spare(place, given, model=quantized, data=data, **{"float model": teacher})
     _spare(place, given, model=given.model)

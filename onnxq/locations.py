@@ -55,34 +55,49 @@ def require_several(output: str | os.PathLike[str] | None) -> None:
         raise OptionError(f"'{output}' is not a folder", where="output", hint="Several targets need one each")
 
 
-def artifact_path(output: str | os.PathLike[str], source: Any, backend: str, *, several: bool = False) -> Path:
+def _model_of(path: Path, beside: Iterable[str]) -> Path:
+    """The model's path, for that of a file of the target beside it: ``net.onnx`` for ``net.tflite``, say.
+
+    Args:
+        path: of a file, that of the model or another.
+        beside: endings of the target's files beside a model, see :attr:`onnxq.format.Format.beside`.
+    """
+    ending = next((ending for ending in beside if path.name.endswith(ending) and path.suffix.lower() != _ENDING), "")
+    return path.with_name(path.name.removesuffix(ending) + _ENDING) if ending else path
+
+
+def artifact_path(
+    output: str | os.PathLike[str], source: Any, backend: str, *, beside: Iterable[str] = (), several: bool = False
+) -> Path:
     """The path of a result's ONNX model; sidecar files go beside it, with its stem.
 
     Args:
-        output: the file itself, or a folder; in a folder the file is named ``<model>_<backend>.onnx``.
+        output: the file itself, or one beside it, or a folder; in that it is named ``<model>_<backend>.onnx``.
         source: the float model as it was given.
         backend: name of the target.
+        beside: see :func:`_model_of`.
         several: see :func:`_is_folder`.
     """
     if not _is_folder(output, several=several):
-        return Path(output)
+        return _model_of(Path(output), beside)
     stem = Path(source).stem if isinstance(source, (str, os.PathLike)) else "model"
     return Path(output) / f"{stem}_{backend}.onnx"
 
 
-def find_artifact(output: str | os.PathLike[str], backend: str) -> Path:
+def find_artifact(output: str | os.PathLike[str], backend: str, *, beside: Iterable[str] = ()) -> Path:
     """The ONNX model that :func:`artifact_path` named.
 
     Args:
-        output: the file itself, or the folder it was written to.
+        output: the file itself, or one beside it, or the folder it was written to.
         backend: name of the target.
+        beside: see :func:`_model_of`.
 
     Raises:
         OutputError: there is none, or more than one; files of a target whose name ends like this one's do not count.
     """
     if not os.fspath(output):
         raise OutputError("the name of the artifact is empty", hint="Give a file or a folder; '.' is the current one")
-    path = Path(output)
+    path = _model_of(Path(output), beside)
     if is_there(path, OutputError) and path.is_file():
         return path
     found = sorted(path.glob(f"*_{backend}.onnx"))
@@ -179,14 +194,19 @@ def require_onnx(path: str | os.PathLike[str], hint: str = "Give NAME.onnx") -> 
         raise OutputError(f"a model is written, and its name ends in {suffix!r}", where=f"'{path}'", hint=hint)
 
 
-def require_output(output: str | os.PathLike[str] | None, *, several: bool = False) -> None:
+def require_output(output: str | os.PathLike[str] | None, *, beside: Iterable[str] = (), several: bool = False) -> None:
     """As :func:`require_folder`, for a model: refuse a file that does not end in ``.onnx``, too.
+
+    Args:
+        output: a file or a folder, see :func:`artifact_path`.
+        beside: endings that stand for the model's.
+        several: see :func:`_is_folder`.
 
     Raises:
         OutputError: see :func:`require_folder` and :func:`require_onnx`.
     """
     if output is not None and not _is_folder(output, several=several):
-        require_onnx(output, "Give NAME.onnx or a folder")
+        require_onnx(_model_of(Path(output), beside), "Give NAME.onnx or a folder")
     require_folder(output, several=several)
 
 

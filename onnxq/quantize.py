@@ -178,8 +178,9 @@ def quantize(
     options = Options.of(options)
     until = end_of(max_minutes, options)
     job = Job(backend, options)
-    require_output(output)
-    paths = {} if output is None else {backend: artifact_path(output, model, backend)}
+    beside = job.format.beside
+    require_output(output, beside=beside)
+    paths = {} if output is None else {backend: artifact_path(output, model, backend, beside=beside)}
     asked = _Request(model, data, statistics, options, image, reporter or Silent(), until)
     results, _ = asked.results({backend: job}, paths)
     say(results[backend].verification)

@@ -106,7 +106,7 @@ def verify(
     if isinstance(artifact, Quantized):
         backend, artifact = artifact.backend.name, written_file(artifact)
     target, reporter = backend_named(backend), reporter or Silent()
-    path = find_artifact(artifact, backend)
+    path = find_artifact(artifact, backend, beside=target.beside)
     runtime = _runtime_of(target, simulation=simulation, layers=layers)
     model = load(path)
     if layers:

@@ -206,14 +206,14 @@ def test_the_command_line_spares_the_data_file_of_a_model(
 @pytest.mark.parametrize(
     ("backend", "name"),
     [
-        *(("ncnn", "m.table"), ("snpe", "m.encodings"), ("tengine", "m.scale"), ("ppl", "m.json")),
+        *(("ncnn", "m.param"), ("snpe", "m.table"), ("tensorrt", "m.cache")),
         *(("tensorrt", "m.engine"), ("onnxruntime", "m.pb"), ("onnxruntime", "m.v2")),
     ],
 )
 def test_a_model_is_written_under_no_other_ending(
     backend: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A table beside it would have its name, and a vendor's command would look for another."""
+    """None of the files that are written would have that name."""
     model, feeds, place = tmp_path / "net.onnx", feeds_for(residual()), tmp_path / name
     onnx.save(residual(), model)
     np.savez(tmp_path / "d.npz", x=np.stack([feed["x"] for feed in feeds]))
@@ -296,3 +296,14 @@ def test_a_sidecar_is_not_written_over_what_is_read(
     command = ["deploy", str(tmp_path / f"c{ending}"), "--backend", backend, "-o", str(tmp_path / "c.onnx")]
     assert main(command) == 1 and "is read" in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"), [("litert", "net.tflite"), ("snpe", "net.encodings"), ("stpu", "net_minmax.json")]
+)
+def test_a_result_goes_by_the_name_of_any_of_its_files(backend: str, name: str, tmp_path: Path) -> None:
+    made = onnxq.quantize(residual(), feeds_for(residual()), backend=backend, output=tmp_path / name)
+    assert {file.name for file in made.files} == {"net.onnx", name}
+    found = onnxq.verify(tmp_path / name, feeds_for(residual()), backend=backend, simulation=True)
+    assert found.ok
+    assert onnxq.compare(residual(), tmp_path / name, feeds_for(residual()), backend=backend)

@@ -67,7 +67,7 @@ def add_format(parser: argparse._ActionsContainer) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where the result goes."""
-    what = "where to write the result: NAME.onnx, or a folder; folders are made"
+    what = "where to write the result: NAME.onnx, or a file that lies beside it, or a folder; folders are made"
     parser.add_argument("-o", "--output", metavar="OUT", help=what)
 
 

@@ -128,7 +128,9 @@ def _finetune(verb: argparse.ArgumentParser) -> None:
 
 
 def _verify(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("artifact", metavar="OUT", help="the .onnx model that was written, or its folder")
+    verb.add_argument(
+        "artifact", metavar="OUT", help="the .onnx model that was written, a file beside it, or its folder"
+    )
     add_data(verb)
     add_backend(verb)
     verb.add_argument("--simulation", action="store_true", help="do not use the runtime, simulate only")

@@ -250,8 +250,9 @@ def _checked(
             check_amount(name, value)
     check_range(options.range)
     chosen(algorithms_of(options))
-    require_output(output)
-    return artifact_path(output, model, backend).absolute()
+    beside = backend_named(backend).format_named(options.format).beside
+    require_output(output, beside=beside)
+    return artifact_path(output, model, backend, beside=beside).absolute()
 
 
 def _file_of(model: Source, state: State) -> str:
