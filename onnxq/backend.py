@@ -203,6 +203,11 @@ class Backend:
         return any(rule.weight_axis is not None for rule in self.rules.values())
 
     @property
+    def weights_alone(self) -> bool:
+        """Whether weights alone are quantized: kernels that multiply integers find the ranges of activations."""
+        return all(rule.data == () or rule.kind is Kind.WEIGHT_ONLY for rule in self.rules.values())
+
+    @property
     def lacks_whole(self) -> frozenset[str]:
         """Operators that are written out for the target with those that they consist of."""
         computed = {op for op, rule in self.rules.items() if rule.kind is not Kind.WEIGHT_ONLY}

@@ -108,7 +108,8 @@ def deploy(
     warnings = [*lost, *left_while_running(source, form)]
     if not source.qparams and isinstance(model, (str, os.PathLike)):
         refuse_table(Path(model), source.model, _TABLE)
-    if not any(site.role == "activation" for site in source.plan.sites):
+    needed = "weight" if target.weights_alone else "activation"
+    if not any(site.role == needed for site in source.plan.sites):
         raise nothing_to_deploy(source)
     unquantized = past_quantizers(given)
     numbers = GivenNumbers(source, target, {name for name, _ in unquantized}, exact_as_uint8)

@@ -8,7 +8,7 @@ from onnxq.graph.traverse import all_nodes
 
 __all__ = ["BORDER", "PACKED", "QUANTIZERS", "WHILE_RUNNING", "is_in_integers", "quantizing"]
 
-QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize"})
+QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "FakeQuantize", "NNIEQuantize", "DynamicFakeQuantize"})
 BORDER = "onnxq.border"
 """Key in the ``meta`` of a quantizer where a model takes or gives integers: the float tensor beside it has a site."""
 WHILE_RUNNING = frozenset(

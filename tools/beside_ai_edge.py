@@ -3,9 +3,9 @@
     pip install -e . ai-edge-litert ai-edge-quantizer               # in an environment of its own
     python tools/beside_ai_edge.py --zoo ZOO effnet_lite0 mnist_cnn # models whose sizes are fixed but for the batch
 
-Google's takes the float TensorFlow Lite file that onnxq writes of a model, with its recipe for 8-bit weights and
-activations. Both quantize with the first two thirds of a model's calibration samples; the others are measured on, on
-one thread. Every job is a process of its own.
+Google's takes the float TensorFlow Lite file that onnxq writes of a model, with its recipes for 8-bit weights and
+activations, and for 8-bit weights and ranges of activations taken at each run. Both quantize with the first two thirds
+of a model's calibration samples; the others are measured on, on one thread. Every job is a process of its own.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ def _rows(name: str, source: Path, folder: Path, limits: Limits) -> Sequence[lis
         done = run_limited([*ITSELF, *words], limits)
         if done.error:
             return [[name, "", "", "", "", f"{words[0]}: {done.error}"]]
-    command = ["quantize", model, "--data", str(data), "--backend", "litert", "--quiet", "-o"]
-    whole = [*command, str(folder / "all.onnx"), "--placement", "all"]
-    jobs: dict[str, Outcome] = {
-        "onnxq": run_limited([sys.executable, "-m", "onnxq", *command, str(folder / "onnxq.onnx")], limits),
-        "onnxq --placement all": run_limited([sys.executable, "-m", "onnxq", *whole], limits),
-        "ai-edge-quantizer": run_limited(
-            [*ITSELF, "google", *map(str, (floats, data, folder / "google.tflite"))], limits
-        ),
+    onnxq = [sys.executable, "-m", "onnxq", "quantize", model, "--data", str(data), "--quiet"]
+    commands = {
+        "onnxq": [*onnxq, "--backend", "litert"],
+        "onnxq --placement all": [*onnxq, "--backend", "litert", "--placement", "all"],
+        "ai-edge-quantizer": [*ITSELF, "google", str(floats), str(data), "static_wi8_ai8"],
+        "onnxq, ranges at each run": [*onnxq, "--backend", "litert_dynamic"],
+        "ai-edge-quantizer, ranges at each run": [*ITSELF, "google", str(floats), str(data), "dynamic_wi8_afp32"],
     }
-    made = (folder / f"{stem}.tflite" for stem in ("onnxq", "all", "google"))
-    files = dict(zip(jobs, made, strict=True))
+    files = {tool: folder / f"result{k}.tflite" for k, tool in enumerate(commands)}
+    jobs: dict[str, Outcome] = {
+        tool: run_limited([*command, "-o", str(files[tool])], limits) for tool, command in commands.items()
+    }
     there = [str(path) for path in files.values() if path.is_file()]
     measured = run_limited([*ITSELF, "measure", str(folder / "eval.npz"), str(floats), *there], limits)
     found: dict[str, Any] = json.loads(measured.output.strip().splitlines()[-1]) if not measured.error else {}
@@ -98,13 +99,14 @@ def plain(model: str, data: str, output: str) -> None:
     target.runtime_file(made.model, Path(output))
 
 
-def google(model: str, data: str, output: str) -> None:
-    """Quantize with Google's quantizer."""
+def google(model: str, data: str, name: str, _: str, output: str) -> None:
+    """Quantize with Google's quantizer, by one of its recipes."""
     from ai_edge_quantizer import quantizer, recipe
 
-    made = quantizer.Quantizer(model, recipe.static_wi8_ai8())
+    made = quantizer.Quantizer(model, getattr(recipe, name)())
     samples = [_as_wanted(sample, _details(model)) for sample in samples_of(data)]
-    made.quantize(made.calibrate({"serving_default": samples})).export_model(output)
+    found = made.calibrate({"serving_default": samples}) if made.need_calibration else None
+    made.quantize(found).export_model(output)
 
 
 def measure(data: str, reference: str, *results: str) -> None:

@@ -14,7 +14,7 @@ from onnxq.backends.litert.flat import FlatModel
 from onnxq.backends.litert.operators import OPERATORS
 from onnxq.backends.litert.placed import Placed, RefusedError, plain
 from onnxq.backends.litert.quantizers import dequantize, quantize
-from onnxq.backends.litert.translation import Translation
+from onnxq.backends.litert.translation import RANGED_AT_RUN, Translation
 from onnxq.checks.free_sizes import how_to_fix
 from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.prune import remove_dead
@@ -129,6 +129,8 @@ def _node(t: Translation, node: ir.Node) -> None:
         quantize(t, node)
     elif node.op_type == "DequantizeLinear":
         dequantize(t, node)
+    elif full_type(node) == RANGED_AT_RUN:
+        t.place(node.outputs[0], t.read(node.inputs[0]))
     else:
         if _is_unknown(node):
             raise RefusedError(_unknown(node))

@@ -17,9 +17,13 @@ from numpy.typing import NDArray
 from onnxq.backends.litert.codes import cast_options, codes_of, grid_of, known_type, real_of
 from onnxq.backends.litert.flat import FlatModel
 from onnxq.backends.litert.placed import Grid, Order, Placed, RefusedError, broadcast, plain, reordered, same_bytes
+from onnxq.graph.traverse import full_type
 from onnxq.graph.values import constant_array, static_shape
+from onnxq.render import dynamic_fake_quantize, fake_quantize
 
-__all__ = ["Translation"]
+__all__ = ["RANGED_AT_RUN", "Translation"]
+
+RANGED_AT_RUN = f"{fake_quantize.DOMAIN}::{dynamic_fake_quantize.NAME}"
 
 _FLOAT = ir.DataType.FLOAT
 _MOST_AXES = 4
@@ -50,9 +54,9 @@ class Translation:
 
     def enter(self, node: ir.Node) -> None:
         """Begin with a node."""
-        self.integer = node.name in self._integers and all(
-            self._quantizer(value) is not None for value in node.outputs if value.dtype is _FLOAT and value.uses()
-        )
+        written = [value for value in node.outputs if value.dtype is _FLOAT and value.uses()]
+        quantized = node.name in self._integers and not self.is_ranged_at_run(node)
+        self.integer = quantized and all(self._quantizer(value) is not None for value in written)
 
     def _quantizer(self, value: ir.Value) -> ir.Node | None:
         return next((use.node for use in value.uses() if use.node.op_type == "QuantizeLinear"), None)
@@ -94,6 +98,26 @@ class Translation:
             return None
         array = constant_array(unpacks.inputs[0])
         return None if array is None else (array, grid_of(unpacks))
+
+    def weight(self, node: ir.Node) -> tuple[NDArray[Any], Grid | None]:
+        """The constant second input of a node, with the grid that it has where integers are multiplied.
+
+        Raises:
+            RefusedError: it is computed.
+        """
+        value = node.inputs[1]
+        found = self.stored(value)
+        if found is None:
+            raise RefusedError("its weights are computed")
+        array, grid = found
+        if grid is None or self.integer or self.is_ranged_at_run(node):
+            return array, grid
+        return real_of(array, grid), None
+
+    def is_ranged_at_run(self, node: ir.Node) -> bool:
+        """Whether a node in float reads what is rounded when the model runs: its kernel does that, with integers."""
+        maker = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return maker is not None and full_type(maker) == RANGED_AT_RUN
 
     def operand(self, value: ir.Value | None, order: Order, rank: int) -> Placed:
         """A constant with so many axes, in an order, with the grid that it has where the node is in integers."""

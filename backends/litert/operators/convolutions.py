@@ -25,11 +25,7 @@ _LINES, _PLANES, _VOLUMES = 3, 4, 5
 def convolution(t: Translation, node: ir.Node) -> None:
     """CONV_2D, DEPTHWISE_CONV_2D where each group has one channel, CONV_3D of floats."""
     rank = len(t.shape(node.inputs[0]))
-    found = t.stored(node.inputs[1])
-    if found is None:
-        raise RefusedError("its weights are computed")
-    weight, grid = found if t.integer else (t.numbers(node.inputs[1]), None)
-    assert weight is not None
+    weight, grid = t.weight(node)
     x = t.read(node.inputs[0], last(rank))
     windows = windows_of(node, x.shape[1:-1], weight.shape[2:], t.shape(node.outputs[0])[2:])
     groups = node.attributes.get_int("group", 1)
@@ -145,11 +141,7 @@ def transposed(t: Translation, node: ir.Node) -> None:
     rank, groups = len(shape), node.attributes.get_int("group", 1)
     if rank not in (_LINES, _PLANES):
         raise RefusedError(f"TensorFlow Lite has no transposed convolution over {rank - 2} axes")
-    found = t.stored(node.inputs[1])
-    if found is None:
-        raise RefusedError("its weights are computed")
-    weight, grid = found if t.integer else (t.numbers(node.inputs[1]), None)
-    assert weight is not None
+    weight, grid = t.weight(node)
     count = rank - 2
     get = node.attributes
     weight = _spread(weight, get.get_ints("dilations", ()) or (1,) * count)

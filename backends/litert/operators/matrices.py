@@ -16,17 +16,15 @@ __all__ = ["OPERATORS"]
 
 def gemm(t: Translation, node: ir.Node) -> None:
     """A Gemm, its weights a constant (N, K)."""
-    found = t.stored(node.inputs[1])
     get = node.attributes
     if get.get_float("alpha", 1.0) != 1.0 or get.get_float("beta", 1.0) != 1.0:
         raise RefusedError("its alpha or beta is not 1, and not folded into a constant")
-    if found is None:
+    if t.stored(node.inputs[1]) is None:
         _computed_gemm(t, node)
         return
     x = t.read(node.inputs[0], (1, 0) if get.get_int("transA", 0) else (0, 1))
     x = Placed(x.index, x.shape, (0, 1), x.dtype, x.grid)
-    weight, grid = found if t.integer else (t.numbers(node.inputs[1]), None)
-    assert weight is not None
+    weight, grid = t.weight(node)
     value, added = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
     channels = weight.shape[0 if get.get_int("transB", 0) else 1]
     is_vector = added is None or (t.shape(added) in ((channels,), (1, channels)) and t.stored(added) is not None)
@@ -102,10 +100,7 @@ def _matrices(t: Translation, value: ir.Value | None) -> tuple[Placed, bool]:
 
 
 def _by_constant(t: Translation, node: ir.Node, rank: int) -> None:
-    found = t.stored(node.inputs[1])
-    assert found is not None
-    weight, grid = found if t.integer else (t.numbers(node.inputs[1]), None)
-    assert weight is not None
+    weight, grid = t.weight(node)
     x = t.read(node.inputs[0])
     if rank == 1:
         x = t.reshaped(x, (1, *x.shape))

@@ -40,7 +40,7 @@ def sort_nodes(model: ir.Model, backend: Backend, plan: Plan) -> Plan:
             continue
         roles = found.roles(node)
         reason = found.why_float(node, backend) if roles else "not quantized in the model given"
-        if roles == {"weight"}:
+        if roles == {"weight"} and not (reason == "" and backend.weights_alone):
             stored[name] = node.op_type
             reason = "only its weights are integers in the model given"
         if not reason:

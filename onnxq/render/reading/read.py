@@ -24,11 +24,11 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, is_constant, rename_output, set_constant
+from onnxq.graph.values import constant_array, is_constant, rename_output, replace_value, set_constant
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
-from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render import dynamic_fake_quantize, fake_quantize, nnie_quantize
 from onnxq.render.bits_kept import as_marked
 from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
@@ -111,6 +111,9 @@ class _Reader:
                     self.format = "fake-quantize"
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
                 self._logarithmic(node)
+            elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, dynamic_fake_quantize.NAME):
+                assert node.inputs[0] is not None
+                replace_value(node.outputs[0], node.inputs[0])  # what its readers do when they run
 
     def _forget_dead(self) -> None:
         """Leave out what nothing in the model reads or defines any more."""
@@ -120,7 +123,7 @@ class _Reader:
             found.alone &= {(use.node, use.idx) for use in found.value.uses()} <= set(found.readers)
         self.found = [found for found in self.found if found.value.graph is not None]
         if not any(node.domain == fake_quantize.DOMAIN for node in all_nodes(self.model)):
-            for name in (fake_quantize.NAME, nnie_quantize.NAME):
+            for name in (fake_quantize.NAME, nnie_quantize.NAME, dynamic_fake_quantize.NAME):
                 self.model.functions.pop((fake_quantize.DOMAIN, name, ""), None)
             self.model.opset_imports.pop(fake_quantize.DOMAIN, None)
 
