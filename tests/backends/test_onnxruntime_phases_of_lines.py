@@ -84,6 +84,7 @@ def test_free_sizes(sizes: str, behind: str, tmp_path: Path) -> None:
     path = tmp_path / "q.onnx"
     q = onnxq.quantize(net(sizes=sizes, behind=behind), images(1, 16, 24), options=ALL, output=path)
     assert optimized(path).count("QLinearConv") == 3
+    assert not {"QuantizeLinear", "DequantizeLinear"} & operators(to_proto(onnxq.read(path).model))
     made = onnx.load(path)
     assert "ConvTranspose" not in operators(made)
     onnx.checker.check_model(made, full_check=True)
