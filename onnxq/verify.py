@@ -36,7 +36,8 @@ from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.integer_operators import quantizing
 from onnxq.locations import find_artifact
 from onnxq.measuring.as_read import show_as_read
-from onnxq.measuring.in_runtime import InRuntime
+from onnxq.measuring.chosen_rows import Rows, chosen_rows, rows_said
+from onnxq.measuring.in_runtime import InRuntime, require_one_shape
 from onnxq.measuring.layerwise import require_layers
 from onnxq.measuring.loss import Loss, losses, worse_in_runtime
 from onnxq.measuring.metrics import Errors
@@ -115,7 +116,7 @@ def verify(
     by = _shown(model, quantized.model) if form == "onnx" else Picking()
     feeds, indices = _taken(data, model, _SAMPLES if samples is None else samples, image)
     if runtime is not None and runtime.one_shape:
-        _require_one_shape(runtime, feeds)
+        require_one_shape(runtime, feeds)
     asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter, target.runtime_file)
     rounded = bool(quantizing(quantized.model))
     shown, beside = model if by.tensors else None, None if rounded else quantized.model
@@ -125,12 +126,13 @@ def verify(
         simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     doubts = _remarks_on(quantized.model, feeds, floats, indices)
-    told = _but(by.outputs, simulated)
+    told, rows = _but(by.outputs, simulated), chosen_rows(quantized.model)
+    rows = {name: along for name, along in rows.items() if name not in by.outputs}
     if runtime is not None and runtime.runs:
-        figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), told, floats, steps_of(quantized))
+        figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), told, floats, steps_of(quantized), rows)
         figures = replace(figures, against_float={}) if rounded else figures
     else:
-        figures = _against_float(target, runtime, told, floats, rounded=rounded)
+        figures = _against_float(target, runtime, told, floats, rows, rounded=rounded)
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
     said = [said_of(by)] if by.tensors else []
     if worse_in_runtime(figures.against_float) and reduces(target, Options()):  # sums overflow on this processor
@@ -149,7 +151,7 @@ def verify(
         floating=seen.floating,
         speedup=seen.times[0] / seen.times[1] if seen.times is not None else None,
         timed=seen.timed,
-        remarks=(*doubts, *seen.remarks, *in_float, *no_quantizers(quantized, model), *said),
+        remarks=(*doubts, *seen.remarks, *in_float, *no_quantizers(quantized, model), *said, *rows_said(rows)),
         tensors=len(quantized.qparams),
         layers=by_layer,
         layers_missing=missing,
@@ -214,20 +216,6 @@ def _but(names: Collection[str], outputs: Sequence[Arrays]) -> list[Arrays]:
     return [{name: values for name, values in sample.items() if name not in names} for sample in outputs]
 
 
-def _require_one_shape(runtime: Runtime, feeds: Sequence[Arrays]) -> None:
-    """Refuse samples of several sizes before minutes of compiling.
-
-    Raises:
-        OptionError: they differ.
-    """
-    for feed in feeds[1:]:
-        for name, array in feed.items():
-            if array.shape != (first := feeds[0][name].shape):
-                sizes = " and ".join("x".join(map(str, shape)) for shape in (first, array.shape))
-                what = f"{runtime.title} compiles for one size, and samples of input {name!r} have {sizes}"
-                raise OptionError(what, where="data", hint="Give samples of one size, or take one (--samples 1)")
-
-
 def _seconds(timeout: float) -> float:
     """A limit as a Python number.
 
@@ -263,21 +251,28 @@ def _against_simulation(
     simulated: Sequence[Arrays],
     floats: Sequence[Arrays],
     steps: Mapping[str, float],
+    rows: Mapping[str, Rows],
 ) -> _Figures:
     """What a runtime computed: against the simulation, and how much more it loses to the float model than that."""
     compared = f"{runtime.title} against onnxruntime without optimizations"
-    outputs, lsb = errors_between(simulated, computed), steps_between(simulated, computed, steps)
-    return _Figures(compared, outputs, lsb, losses(floats, simulated, computed))
+    outputs, lsb = errors_between(simulated, computed, rows), steps_between(simulated, computed, steps, rows)
+    return _Figures(compared, outputs, lsb, losses(floats, simulated, computed, rows))
 
 
 def _against_float(
-    target: Backend, runtime: Runtime | None, simulated: Sequence[Arrays], floats: Sequence[Arrays], *, rounded: bool
+    target: Backend,
+    runtime: Runtime | None,
+    simulated: Sequence[Arrays],
+    floats: Sequence[Arrays],
+    rows: Mapping[str, Rows],
+    *,
+    rounded: bool,
 ) -> _Figures:
     """The simulation against the float model inside, where no runtime computes; ``rounded``: it holds integers."""
     what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
     left = "; weights in blocks and ranges taken at run time are in both, and not in these figures" if rounded else ""
     compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}{left}"
-    return _Figures(compared, errors_between(floats, simulated))
+    return _Figures(compared, errors_between(floats, simulated, rows))
 
 
 def _runtime_of(target: Backend, *, simulation: bool, layers: bool) -> Runtime | None:

@@ -11,6 +11,7 @@ import onnxq
 from onnxq import Options
 from onnxq.measuring.metrics import sqnr
 from onnxq.options import Placement
+from tests.measuring.test_chosen_rows import detector as best_first
 from tests.models import images
 from tests.picking_nets import detector, labels, picked_from
 
@@ -50,3 +51,14 @@ def test_what_an_argmax_reads_is_compared_beside_labels(tmp_path: Path) -> None:
     found = onnxq.verify(made, OTHERS)
     assert found.outputs.keys() >= {"logits"}
     assert found.worst is not None and found.worst[0] == "logits"
+
+
+def test_rows_that_a_top_k_picked_may_change_places(tmp_path: Path) -> None:
+    """A detector that has them in its output, best first: 5 dB place by place."""
+    data = images(1, 16, 12, 12, samples=24)
+    made = onnxq.quantize(best_first(), data, options=Options(placement="compute"), output=tmp_path / "made.onnx")
+    found = onnxq.verify(made, data, simulation=True)
+    assert found.worst is not None and found.worst[1].sqnr > 25
+    assert "output 'y': a TopK picks its rows, and each is compared with the nearest of the result" in found.remarks
+    loss = onnxq.verify(made, data).against_float["y"]
+    assert min(loss.simulation, loss.runtime) > 25

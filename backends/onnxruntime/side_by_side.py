@@ -103,8 +103,9 @@ def put_side_by_side(
         return _put_in_line(writer, value, step, quantizer, name)
     (batch, channels, height, width), floats = sizes_of(value), value.type
     assert channels is not None
-    deep, data = channels // step**2, value
+    deep = channels // step**2
     value = requantize(writer, value, quantizer)
+    data = _codes(value)
     value = writer.put("Transpose", [value], (batch, height, width, channels), floats, perm=(0, 2, 3, 1))
     if name is not None:
         writer.name(value, name)
@@ -121,8 +122,9 @@ def _put_in_line(writer: Writer, value: ir.Value, step: int, quantizer: ir.Node,
     """With channels last nothing moves: the phases of an element lie side by side already."""
     (batch, channels, length), floats = sizes_of(value, _RANK - 1), value.type
     assert channels is not None
-    deep, longer, data = channels // step, length and length * step, value
+    deep, longer = channels // step, length and length * step
     value = requantize(writer, value, quantizer)
+    data = _codes(value)
     value = writer.put("Transpose", [value], (batch, length, channels), floats, perm=(0, 2, 1))
     if name is not None:
         writer.name(value, name)
@@ -157,6 +159,13 @@ def requantize(writer: Writer, value: ir.Value, quantizer: ir.Node) -> ir.Value:
     kind, of = quantizer.outputs[0].type, value.name
     codes = writer.put("QuantizeLinear", [value, *numbers], sizes, kind, domain=domain, of=of)
     return writer.put("DequantizeLinear", [codes, *numbers], sizes, value.type, domain=domain, of=of)
+
+
+def _codes(value: ir.Value) -> ir.Value:
+    """The integers of what :func:`requantize` gives: a Conv that others than its quantizer read is float."""
+    maker = value.producer()
+    assert maker is not None and maker.inputs[0] is not None
+    return maker.inputs[0]
 
 
 def size_of(writer: Writer, data: ir.Value, whole: tuple[Size, ...], times: tuple[int, ...], channels: int) -> ir.Value:

@@ -13,6 +13,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.console.terminal import decibel, decibels
 from onnxq.finetuning.teacher import not_the_model_quantized
 from onnxq.graph.shapes import forget_shapes
+from onnxq.measuring.chosen_rows import chosen_rows
 from onnxq.measuring.final_check import first_look
 from onnxq.measuring.outputs import worst_sqnr
 from onnxq.ort.session import Session
@@ -45,7 +46,7 @@ class Judge:
         self, given: Quantized, teacher: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]], places: Sequence[int]
     ) -> None:
         session = Session(teacher, optimize=False)
-        self._places = places
+        self._places, self._rows = places, chosen_rows(teacher)
         self._given, self._held, self._exact = given, held, [session.run(feeds) for feeds in held]
         self._require_same_shapes()
         self._before = self._sqnr(given)
@@ -93,4 +94,4 @@ class Judge:
     def _sqnr(self, quantized: Quantized) -> float:
         """Of the worst output, dB."""
         session = Session(quantized.rendered(), optimize=False)
-        return worst_sqnr(session.run, zip(self._held, self._exact, strict=True))
+        return worst_sqnr(session.run, zip(self._held, self._exact, strict=True), self._rows)

@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 def chosen_rows(model: ir.Model) -> dict[str, Rows]:
-    """Output → where its rows lie, for outputs behind a TopK of as many.
+    """Output → where its rows lie, for outputs of floats behind a TopK of as many.
 
     Args:
         model: constants folded and shapes known, as far as they are: an exporter that cannot follow them behind a TopK
@@ -57,7 +57,7 @@ def chosen_rows(model: ir.Model) -> dict[str, Rows]:
         dims = list(output.shape) if output.shape is not None and wanted else []
         axes = [axis - len(dims) for axis, dim in enumerate(dims) if dim in wanted]
         axes = axes or [axis - len(dims) for axis, dim in enumerate(dims) if axis and not isinstance(dim, int)]
-        if axes:
+        if axes and (output.dtype is None or output.dtype.is_floating_point()):
             found[output.name or ""] = Rows(tuple(axes), wanted)
     return found
 

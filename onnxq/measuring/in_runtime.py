@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.console.progress import Reporter
-from onnxq.errors import BackendError, OutputError, VerificationError
+from onnxq.errors import BackendError, OptionError, OutputError, VerificationError
 from onnxq.graph.files.save import save
 from onnxq.measuring.layerwise import LayerAgreement, compare_layers
 from onnxq.runtimes.child import examine
 from onnxq.runtimes.runtime import Examination, Runtime
 
-__all__ = ["InRuntime"]
+__all__ = ["InRuntime", "require_one_shape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +97,17 @@ class InRuntime:
         if self.runtime_file is not None:
             self.runtime_file(model, path)
         return save(model, path)[0]
+
+
+def require_one_shape(runtime: Runtime, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    """Refuse samples of several sizes before minutes of compiling.
+
+    Raises:
+        OptionError: they differ.
+    """
+    for feed in feeds[1:]:
+        for name, array in feed.items():
+            if array.shape != (first := feeds[0][name].shape):
+                sizes = " and ".join("x".join(map(str, shape)) for shape in (first, array.shape))
+                what = f"{runtime.title} compiles for one size, and samples of input {name!r} have {sizes}"
+                raise OptionError(what, where="data", hint="Give samples of one size, or take one (--samples 1)")

@@ -13,7 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from onnxq.measuring.chosen_rows import Rows
 from onnxq.measuring.metrics import jsonable
+from onnxq.measuring.outputs import NONE
 from onnxq.measuring.side_by_side import errors_between
 
 __all__ = ["Loss", "losses", "worse_in_runtime"]
@@ -50,15 +52,21 @@ class Loss:
         return {name: jsonable(value) for name, value in vars(self).items()}
 
 
-def losses(floats: Sequence[Arrays], simulated: Sequence[Arrays], computed: Sequence[Arrays]) -> dict[str, Loss]:
+def losses(
+    floats: Sequence[Arrays],
+    simulated: Sequence[Arrays],
+    computed: Sequence[Arrays],
+    rows: Mapping[str, Rows] = NONE,
+) -> dict[str, Loss]:
     """Output → what it loses; of float outputs that have the float model's shape in all samples.
 
     Args:
         floats: for each sample what the float model gives.
         simulated: what the simulation of the artifact gives.
         computed: what its runtime gives.
+        rows: see :func:`onnxq.measuring.chosen_rows.chosen_rows`.
     """
-    simulation, runtime = errors_between(floats, simulated), errors_between(floats, computed)
+    simulation, runtime = (errors_between(floats, given, rows) for given in (simulated, computed))
     return {
         name: Loss(runtime[name].sqnr, errors.sqnr)
         for name, errors in simulation.items()

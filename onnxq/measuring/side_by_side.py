@@ -9,7 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.measuring.chosen_rows import Rows, matched
 from onnxq.measuring.metrics import ErrorMeter, Errors
+from onnxq.measuring.outputs import NONE
 from onnxq.ort.session import Session
 from onnxq.quantized import Quantized
 from onnxq.spec import Scheme
@@ -37,20 +39,25 @@ def steps_of(quantized: Quantized) -> dict[str, float]:
     return {s.tensor: float(quantized.qparams[s.name].scale.max()) for s in sites}
 
 
-def errors_between(wanted: Sequence[Arrays], got: Sequence[Arrays]) -> dict[str, Errors]:
+def errors_between(
+    wanted: Sequence[Arrays], got: Sequence[Arrays], rows: Mapping[str, Rows] = NONE
+) -> dict[str, Errors]:
     """The errors of every output that both have. One of other sizes is counted as of another shape.
 
     Args:
         wanted: for each sample what should be.
         got: for each sample what is.
+        rows: see :func:`onnxq.measuring.chosen_rows.chosen_rows`.
     """
     meters: dict[str, ErrorMeter] = {}
-    for index, name, reference, found in _pairs(wanted, got):
+    for index, name, reference, found in _pairs(wanted, got, rows):
         meters.setdefault(name, ErrorMeter()).update(reference, found, index)
     return {name: meter.result() for name, meter in meters.items()}
 
 
-def steps_between(wanted: Sequence[Arrays], got: Sequence[Arrays], steps: Mapping[str, float]) -> dict[str, float]:
+def steps_between(
+    wanted: Sequence[Arrays], got: Sequence[Arrays], steps: Mapping[str, float], rows: Mapping[str, Rows] = NONE
+) -> dict[str, float]:
     """The largest difference of outputs in steps of their quantizers, for those of the same sizes.
 
     It is infinite where one of the two is no finite number and they are not equal.
@@ -59,20 +66,23 @@ def steps_between(wanted: Sequence[Arrays], got: Sequence[Arrays], steps: Mappin
         wanted: as for :func:`errors_between`.
         got: the same.
         steps: output → step of its quantizer.
+        rows: as there.
     """
     largest: dict[str, float] = {}
-    for _, name, reference, found in _pairs(wanted, got):
+    for _, name, reference, found in _pairs(wanted, got, rows):
         if name in steps and reference.size and found.shape == reference.shape:
             largest[name] = max(largest.get(name, 0.0), _largest_difference(reference, found) / steps[name])
     return largest
 
 
-def _pairs(wanted: Sequence[Arrays], got: Sequence[Arrays]) -> Iterator[tuple[int, str, NDArray[Any], NDArray[Any]]]:
+def _pairs(
+    wanted: Sequence[Arrays], got: Sequence[Arrays], rows: Mapping[str, Rows]
+) -> Iterator[tuple[int, str, NDArray[Any], NDArray[Any]]]:
     """Sample, output, what it should be, and what it is."""
     for index, (references, results) in enumerate(zip(wanted, got, strict=True)):
         for name, values in references.items():
             if name in results:
-                yield index, name, values, in_shape_of(values, results[name])
+                yield index, name, values, matched(values, in_shape_of(values, results[name]), rows.get(name))
 
 
 def _largest_difference(reference: NDArray[Any], got: NDArray[Any]) -> float:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from onnxq.torch.training import Annealed, may_be_joined
-from onnxq.torch.unit import Samples, Unit
+from onnxq.torch.unit import OtherShapeError, Samples, Unit
 from onnxq.torch.weights import FreeWeight, RoundedWeight
 
-__all__ = ["Fit", "Samples", "Settings", "Unit", "learn"]
+__all__ = ["Fit", "OtherShapeError", "Samples", "Settings", "Unit", "learn"]
 
 Tensor = torch.Tensor
 
@@ -71,6 +71,9 @@ def learn(unit: Unit, settings: Settings, advance: Callable[[int], None] = lambd
         unit: its weights, biases and grids are changed.
         settings: how.
         advance: told of each step.
+
+    Raises:
+        OtherShapeError: its output has another shape than the float model's.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     trainer = _Trainer(unit, settings, generator)
@@ -138,7 +141,7 @@ class _Trainer:
     ) -> Tensor:
         if self.settings.drop:
             feeds = {n: self._mixed(x, floats[n]) for n, x in feeds.items()}
-        gap = (self.unit.output(feeds, constants) - target).square()
+        gap = self.unit.gap(feeds, constants, target).square()
         channels = target.shape[1] if target.ndim > 1 else 1
         return gap.mean() * channels / self.unit_of_error
 

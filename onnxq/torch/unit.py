@@ -13,10 +13,14 @@ from onnxq.plan import Edge
 from onnxq.torch.executor import Executor
 from onnxq.torch.weights import ActivationGrid, LearnedWeight
 
-__all__ = ["Samples", "Unit"]
+__all__ = ["OtherShapeError", "Samples", "Unit"]
 
 Tensor = torch.Tensor
 Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class OtherShapeError(Exception):
+    """What a block gives has another shape than in the float model: a size inside it is computed from its numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +101,23 @@ class Unit:
         (name,) = self.executor.outputs
         return self.executor.run(feeds, weights=constants, quantizers=self.grids)[name]
 
+    def gap(self, feeds: Mapping[str, Tensor], constants: Mapping[str, Tensor], target: Tensor) -> Tensor:
+        """What the quantized block gives, less what it should give.
+
+        Raises:
+            OtherShapeError: the two have not one shape.
+        """
+        made = self.output(feeds, constants)
+        if made.shape != target.shape:
+            raise OtherShapeError(f"{tuple(made.shape)}, not {tuple(target.shape)}")
+        return made - target
+
     def error(self, samples: Samples, constants: Mapping[str, Tensor]) -> float:
-        """Mean squared error of the block's output over samples, float64."""
+        """Mean squared error of the block's output over samples, float64; see :meth:`gap`."""
         total, count = 0.0, 0
         with torch.no_grad():
             for feeds, target in zip(samples.inputs, samples.targets, strict=True):
-                gap = self.output(feeds, constants) - target
+                gap = self.gap(feeds, constants, target)
                 total += float(gap.double().square().sum())
                 count += gap.numel()
         return total / max(count, 1)

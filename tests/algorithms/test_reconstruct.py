@@ -183,3 +183,33 @@ def test_without_samples_of_one_shape_they_run_one_by_one() -> None:
 def test_parameters_are_checked_first(text: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         chosen([text])
+
+
+def test_a_block_whose_output_is_as_long_as_its_numbers_say_is_left_alone() -> None:
+    """As the frames of a synthesizer of speech are as many as the durations that it computes."""
+    text = """(float[8, 8] x) => (float[M, 6] y) {
+        a = Gemm (x, w, b)
+        sums = ReduceSum <keepdims = 0> (a)
+        size = Abs (sums)
+        many = Cast <to = 7> (size)
+        places = Range (zero, many, one)
+        row = Cast <to = 1> (places)
+        column = Unsqueeze (row, last)
+        mean = ReduceMean <axes = [0]> (a)
+        long = Mul (column, mean)
+        y = Gemm (long, w2, b2)
+    }"""
+    model = build(
+        text,
+        w=normal(8, 16),
+        b=normal(16, seed=1),
+        w2=normal(16, 6, seed=2),
+        b2=normal(6, seed=3),
+        zero=np.array(0),
+        one=np.array(1),
+        last=np.array([-1]),
+    )
+    data = [{"x": x["x"][:, :, 0, 0] + 1} for x in correlated(8, 8, 1, 1, samples=16, seed=2)]
+    draft = draft_of(model, data, Options(placement="all", weight_bits=3))
+    reconstruct.apply(draft, **{**QUICK, "iterations": 20})
+    assert "left alone: its output has another shape once quantized" in draft.notes[0]

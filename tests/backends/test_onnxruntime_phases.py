@@ -104,9 +104,11 @@ def test_with_other_functions_behind(behind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", ["N, 16, 12, 14", "1, 16, 12, W0", "N, 16, H0, W0"])
-def test_free_sizes(sizes: str) -> None:
+def test_free_sizes(sizes: str, tmp_path: Path) -> None:
     q = quantized(net(FORMS[1], sizes=sizes))
-    made = to_proto(q.qdq())
+    made, path = to_proto(q.qdq()), tmp_path / "q.onnx"
+    q.save(path)
+    assert optimized(path).count("QLinearConv") == 3
     assert "ConvTranspose" not in {node.op_type for node in made.graph.node}
     for shape in [
         (1, 16, 12, 14),

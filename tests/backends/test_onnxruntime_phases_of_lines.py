@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import pytest
 import onnxq
 from onnxq.graph.files.save import to_proto
 from onnxq.render.qdq import render
+from tests.backends.test_onnxruntime import optimized
 from tests.backends.test_onnxruntime_groups import in_integers
 from tests.backends.test_onnxruntime_phases import ALL, close
 from tests.graph.helpers import run
@@ -78,9 +80,12 @@ def test_it_computes_the_same(form: tuple[int, int, Sequence[int], int], per_cha
 
 @pytest.mark.parametrize("sizes", ["N, 16, 24", "1, 16, L0", "N, 16, L0"])
 @pytest.mark.parametrize("behind", ["Identity (t)", "Clip (t, low, high)"])
-def test_free_sizes(sizes: str, behind: str) -> None:
-    q = onnxq.quantize(net(sizes=sizes, behind=behind), images(1, 16, 24), options=ALL)
-    made = to_proto(q.qdq())
+def test_free_sizes(sizes: str, behind: str, tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    q = onnxq.quantize(net(sizes=sizes, behind=behind), images(1, 16, 24), options=ALL, output=path)
+    assert optimized(path).count("QLinearConv") == 3
+    assert not {"QuantizeLinear", "DequantizeLinear"} & operators(to_proto(onnxq.read(path).model))
+    made = onnx.load(path)
     assert "ConvTranspose" not in operators(made)
     onnx.checker.check_model(made, full_check=True)
     for n, length in [(1, 24), *([(1, 40)] if "L0" in sizes else []), *([(3, 24)] if "N" in sizes else [])]:

@@ -65,6 +65,12 @@ def test_outputs_behind_a_top_k_of_as_many_rows() -> None:
     assert rows_of(detector(4, 4)) == {}, "so few are experts or classes"
 
 
+def test_labels_are_no_rows() -> None:
+    """They are compared place by place."""
+    text = """(float[N, 144] x) => (float[N, 20] best, int64[N, 20] which) { best, which = TopK (x, count) }"""
+    assert rows_of(build(text, count=np.array([20]))) == {"best": along(-1)}
+
+
 def test_rows_are_where_a_sample_shows_them_if_the_model_does_not_say() -> None:
     text = """(float[N, 144, M] x) => (float[N, R, C] y) {
         best = ReduceMax <keepdims = 0> (x, last)

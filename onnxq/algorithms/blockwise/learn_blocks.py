@@ -140,7 +140,7 @@ def learn_blocks(draft: Draft, learning: Learning) -> None:
 
 def _learn_one(draft: Draft, block: Block, learning: Learning, index: int, tally: Tally, advance: Any) -> None:
     from onnxq.torch.executor import unsupported_nodes
-    from onnxq.torch.fit import Settings, learn
+    from onnxq.torch.fit import OtherShapeError, Settings, learn
 
     bad = unsupported_nodes(block.nodes)
     if bad:
@@ -159,7 +159,12 @@ def _learn_one(draft: Draft, block: Block, learning: Learning, index: int, tally
         learning.drop if narrow else 0.0,
         learning.warmup, learning.regularize, draft.options.seed * 1_000_003 + index,
     )  # fmt: skip
-    fit = learn(unit, settings, advance)
+    try:
+        fit = learn(unit, settings, advance)
+    except OtherShapeError:
+        for _ in block.layers:
+            tally.skip("its output has another shape once quantized")
+        return
     if not fit.after < fit.before * (1 - _LEAST_GAIN):
         tally.undone += 1
         return

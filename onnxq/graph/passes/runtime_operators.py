@@ -25,9 +25,10 @@ _AXES_INPUT = 18
 def expand_runtime_operators(model: ir.Model) -> list[Note]:
     """Writes operators that onnxruntime alone has in domain ``""`` with operators of ONNX.
 
-    They are SimplifiedLayerNormalization, of any opset, which onnxruntime's own optimizer leaves in models and fuses
-    again when it loads the result, and, in opsets 7 to 9, Affine, ImageScaler, ParametricSoftplus, Scale and
-    ScaledTanh. No checker, converter or shape inference of ONNX knows any of them.
+    They are SimplifiedLayerNormalization, of any opset, and LayerNormalization before opset 17, which brought it to
+    ONNX: onnxruntime's own optimizer leaves both in models, and fuses them again when it loads the result. In opsets 7
+    to 9 also Affine, ImageScaler, ParametricSoftplus, Scale and ScaledTanh. No checker, converter or shape inference
+    of ONNX knows any of them.
 
     Args:
         model: changed in place, with its functions. A node's tensors keep their names, and what makes the first of
@@ -137,8 +138,17 @@ def _dtype(value: ir.Value | None) -> ir.DataType | None:
 
 def _simplified_layer_normalization(writer: _Writer) -> Sequence[ir.Value] | None:
     """x / sqrt(mean(x²) + epsilon) · scale, in float32 or float64, as onnxruntime computes it; 1 / sqrt(…) as well."""
+    return _normalized(writer, centred=False)
+
+
+def _layer_normalization(writer: _Writer) -> Sequence[ir.Value] | None:
+    """The same of x less its mean, and a bias; the mean as well."""
+    return _normalized(writer, centred=True)
+
+
+def _normalized(writer: _Writer, *, centred: bool) -> Sequence[ir.Value] | None:
     node, x = writer.node, writer.x
-    scale = node.inputs[1] if len(node.inputs) > 1 else None
+    scale, bias = (*node.inputs[1:], None, None)[:2]
     result, given = _dtype(scale), _dtype(x)
     axis = node.attributes.get_int("axis", -1)
     rank = len(x.shape) if x.shape is not None else None
@@ -146,21 +156,29 @@ def _simplified_layer_normalization(writer: _Writer) -> Sequence[ir.Value] | Non
         return None
     axes = list(range(axis - (rank or 0) if axis >= 0 else axis, 0))
     inner = ir.DataType.DOUBLE if ir.DataType.DOUBLE in (result, given) else ir.DataType.FLOAT
-    wide = x if given == inner else writer.op("Cast", x, to=inner.value)
-    factor = scale if result == inner else writer.op("Cast", scale, to=inner.value)
+
+    def widened(value: ir.Value, kind: ir.DataType | None) -> ir.Value:
+        return value if kind == inner else writer.op("Cast", value, to=inner.value)
+
+    def mean_of(value: ir.Value) -> ir.Value:
+        if writer.opset < _AXES_INPUT:
+            return writer.op("ReduceMean", value, axes=axes, keepdims=1)
+        return writer.op("ReduceMean", value, writer.constant(np.array(axes), ir.DataType.INT64), keepdims=1)
+
+    wide, factor = widened(x, given), widened(scale, result)
+    mean = mean_of(wide) if centred else None
+    wide = wide if mean is None else writer.op("Sub", wide, mean)
     squares = writer.op("Pow", wide, writer.constant(np.array(2.0), inner))
-    if writer.opset >= _AXES_INPUT:
-        mean = writer.op("ReduceMean", squares, writer.constant(np.array(axes), ir.DataType.INT64), keepdims=1)
-    else:
-        mean = writer.op("ReduceMean", squares, axes=axes, keepdims=1)
     epsilon = writer.constant(np.array(writer.number("epsilon", 1e-5)), inner)
-    root = writer.op("Sqrt", writer.op("Add", mean, epsilon))
+    root = writer.op("Sqrt", writer.op("Add", mean_of(squares), epsilon))
     made = writer.op("Mul", writer.op("Div", wide, root), factor)
-    made = made if result == inner else writer.op("Cast", made, to=result.value)
-    if len(node.outputs) < 2 or not node.outputs[1].name:
-        return [made]
-    inverse = writer.op("Reciprocal", root)
-    return [made, inverse if inner == ir.DataType.FLOAT else writer.op("Cast", inverse, to=ir.DataType.FLOAT.value)]
+    made = made if bias is None or not centred else writer.op("Add", made, widened(bias, result))
+    found = [made if result == inner else writer.op("Cast", made, to=result.value)]
+    wanted = [bool(output.name) for output in node.outputs[1:]]
+    others = [mean] if mean is not None and any(wanted) else []
+    others += [writer.op("Reciprocal", root)] if any(wanted[len(others) :]) else []
+    single = inner == ir.DataType.FLOAT
+    return [*found, *(o if single else writer.op("Cast", o, to=ir.DataType.FLOAT.value) for o in others)]
 
 
 def _affine(writer: _Writer) -> Sequence[ir.Value] | None:
@@ -208,9 +226,14 @@ _OF_OLD: Mapping[str, _Body] = {
     "ScaledTanh": _scaled_tanh,
 }
 _LAST_OLD = 9
+_BEFORE_ONNX: Mapping[str, tuple[int, _Body]] = {"LayerNormalization": (17, _layer_normalization)}
+"""With the opset that brought them."""
 
 
 def _body_of(op: str, opset: int) -> _Body | None:
     if opset < _FIRST_BROADCAST:
         return None
+    first, body = _BEFORE_ONNX.get(op, (0, None))
+    if opset < first:
+        return body
     return _OF_ANY.get(op) or (_OF_OLD.get(op) if opset <= _LAST_OLD else None)

@@ -1,11 +1,12 @@
 """The way back: a model with Q/DQ pairs or calls of onnxq's functions → the same :class:`Quantized` that renders it.
 
-Read are: a QuantizeLinear that only DequantizeLinears with the same parameters read (an activation, or a float
-constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand), integers cast and scaled
-(the weight of a float layer), FakeQuantize and NNIEQuantize calls with constant parameters, and QOperators. A constant
-moved before it is read (a transposed weight) is taken as it is read, its scales with it. Anything else that quantizes
-(a lone Q or DQ) is part of the float model as far as this reader goes, and named in the notes. Where a tensor is
-quantized twice in a row, or a model output would lose its name, an Identity keeps the two tensors apart.
+Read are: a QuantizeLinear that only DequantizeLinears with the same parameters read, and what takes its size (an
+activation, or a float constant), a DequantizeLinear of a stored integer constant (weight, bias, constant operand),
+integers cast and scaled (the weight of a float layer), FakeQuantize and NNIEQuantize calls with constant parameters,
+and QOperators. A constant moved before it is read (a transposed weight) is taken as it is read, its scales with it.
+Anything else that quantizes (a lone Q or DQ) is part of the float model as far as this reader goes, and named in the
+notes. Where a tensor is quantized twice in a row, or a model output would lose its name, an Identity keeps the two
+tensors apart.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class _Reader:
 
     def _pair(self, q: ir.Node) -> None:
         value = q.inputs[0]
-        readers = [use.node for use in q.outputs[0].uses()]
+        sizes = [use.node for use in q.outputs[0].uses() if use.node.op_type == "Shape" and use.node.domain == ""]
+        readers = [use.node for use in q.outputs[0].uses() if use.node not in sizes]
         same = all(
             r.op_type == "DequantizeLinear" and same_parameters(q, r) and r.domain in OF_QUANTIZERS for r in readers
         )
@@ -139,6 +141,8 @@ class _Reader:
         qparams = self._qparams(q, q.outputs[0].dtype)
         if qparams is None:
             return
+        for node in sizes:
+            node.replace_input_with(0, readers[0].outputs[0])
         self._take_out(value, [dq.outputs[0] for dq in readers], qparams)
 
     def _stored(self, dq: ir.Node) -> None:

@@ -46,6 +46,32 @@ def test_normalization(opset: int) -> None:
     assert next(n for n in all_nodes(model) if n.name == "norm").outputs[0].name == "y"
 
 
+@pytest.mark.parametrize("opset", [9, 13, 16])
+@pytest.mark.parametrize("made", ["y", "y, m", "y, m, s", "y, , s"])
+@pytest.mark.parametrize("bias", ["", ", beta"])
+def test_layer_normalization_before_onnx_had_it(opset: int, made: str, bias: str) -> None:
+    """As onnxruntime's optimizer writes it into models of whatever opset."""
+    others = [f", float[n,3,1] {name}" for name in "ms" if name in made]
+    text = (
+        f"g (float[n,3,8] x) => (float[n,3,8] y{''.join(others)}) "
+        f"{{ [norm] {made} = LayerNormalization <axis: int = -1, epsilon: float = 0.001> (x, gamma{bias}) }}"
+    )
+    constants = {"gamma": GAMMA, **({"beta": random(8, seed=3)} if bias else {})}
+    model = same(build(text, opset=opset, **constants), {"x": random(2, 3, 8)})
+    assert "LayerNormalization" not in ops(model)
+
+
+def test_layer_normalization_of_halves_before_onnx_had_it() -> None:
+    text = "g (float16[n,3,8] x) => (float16[n,3,8] y) { y = LayerNormalization <axis: int = 1> (x, gamma, beta) }"
+    constants = {name: f16(random(3, 8, seed=seed)) for seed, name in enumerate(("gamma", "beta"))}
+    same(build(text, opset=13, **constants), {"x": f16(1000 * random(2, 3, 8))}, 2e-3)
+
+
+def test_later_layer_normalization_stays() -> None:
+    text = "g (float[n,3,8] x) => (float[n,3,8] y) { y = LayerNormalization (x, gamma) }"
+    assert ops(load(build(text, opset=17, gamma=GAMMA))) == ["LayerNormalization"]
+
+
 def test_half_precision_is_computed_in_float32() -> None:
     """Squares of these numbers are beyond float16."""
     same(norm(kind="float16", gamma=f16(GAMMA)), {"x": f16(1000 * random(2, 3, 8))}, 2e-3)

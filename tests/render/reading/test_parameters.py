@@ -28,6 +28,21 @@ def test_a_dequantizer_with_another_zero_point_makes_no_pair() -> None:
     equal_outputs(model.SerializeToString(), back.qdq(), images(2, 8)[0])
 
 
+def test_what_takes_the_size_of_integers_reads_what_is_made_of_them() -> None:
+    model = build(
+        """(float[N, 8] x) => (float[N, 8] y) {
+            a = Abs (x)  q = QuantizeLinear (a, s, z)  d = DequantizeLinear (q, s, z)
+            b = Neg (d)  n = Shape (q)  y = Reshape (b, n)
+        }""",
+        s=f32(0.05),
+        z=np.uint8(120),
+    )
+    back = onnxq.read(model)
+    (site,) = back.plan.sites
+    assert site.tensor == "a" and site.produced and len(site.readers) == 2
+    equal_outputs(model.SerializeToString(), back.qdq(), images(2, 8)[0])
+
+
 def test_what_moves_between_two_zero_points_is_not_tied() -> None:
     """The scales are equal; tied, the second quantizer would be written with the first one's zero point."""
     model = build(
