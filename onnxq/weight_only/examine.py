@@ -62,7 +62,13 @@ class Reference:
 
 
 def examine(
-    written: Path, model: ir.Model, reference: Reference, options: Options, *, float_bytes: int
+    written: Path,
+    model: ir.Model,
+    reference: Reference,
+    options: Options,
+    *,
+    float_bytes: int,
+    at_home: bool = True,
 ) -> Verification:
     """Check, load and run a result.
 
@@ -76,6 +82,7 @@ def examine(
         reference: samples and what the float model gave.
         options: providers and the library of custom operators.
         float_bytes: size of the float model.
+        at_home: onnxruntime is where the result will run; else its speed there says nothing.
 
     Raises:
         VerificationError: it is not a valid model, or onnxruntime cannot load or run it.
@@ -90,7 +97,8 @@ def examine(
             if value.const_value is not None and value.const_value.dtype.bitwidth < 8:
                 value.const_value = in_memory(value.const_value)
         Session(written, **options.session)
-        checked = first_look(model, result, kept, float_bytes=float_bytes, **options.session).completed()
+        look = first_look(model, result, kept, float_bytes=float_bytes, at_home=at_home, **options.session)
+        checked = look.completed()
         return replace(checked, quantized_bytes=size)
     try:
         check(result)
