@@ -15,7 +15,7 @@ from onnxq.rewritten import Rewritten, refuse_unused
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TARGET", "TITLE", "check", "require", "rewrite"]
 
 NAME = "nvfp4"
-TITLE = "weights and activations as 4-bit floating-point numbers in blocks of 16: for transformers, TensorRT, Blackwell"
+TITLE = "weights and activations as 4-bit floating-point numbers in blocks of 16: transformers, TensorRT on Blackwell"
 STAGE = "model"
 PARAMETERS: Mapping[str, object] = {"method": "rtn", "rotate": False, "activations": True}
 HELP: Mapping[str, str] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from onnxq.graph.fp4_in_float import BLOCK
@@ -9,9 +11,11 @@ from onnxq.nvfp4.recipe import Nvfp4
 from onnxq.options import Options
 from onnxq.plan import Kept
 from onnxq.weight_only.find import Matrix, find
+from onnxq.weight_only.why_float import NOT_STORED
 
 __all__ = ["find_products"]
 
+_PRODUCTS = "NVFP4 is for the weights of MatMul and Gemm"
 _AXES = (2, 3)
 """Of what TensorRT rounds at run time."""
 
@@ -28,6 +32,7 @@ def find_products(model: ir.Model, options: Options, recipe: Nvfp4) -> tuple[lis
         OptionError: a pattern matches nothing.
     """
     matrices, kept = find(model, options, recipe)
+    kept = [replace(node, reason=_PRODUCTS if node.reason == NOT_STORED else node.reason) for node in kept]
     taken = []
     for matrix in matrices:
         reason = next((why for node in matrix.nodes if (why := _why_float(node, matrix, recipe))), None)
@@ -41,7 +46,7 @@ def find_products(model: ir.Model, options: Options, recipe: Nvfp4) -> tuple[lis
 def _why_float(node: ir.Node, matrix: Matrix, recipe: Nvfp4) -> str | None:
     """Why a reader of a weight stays float, and with it the others."""
     if not matrix.multiplied:
-        return "NVFP4 is for the weights of MatMul and Gemm"
+        return _PRODUCTS
     if matrix.chooses:
         return "its product is picked from: what rounding changes there is another computation"
     if matrix.shape[1] % BLOCK:
