@@ -95,13 +95,17 @@ class QuantSpec:
 
     @property
     def qmin(self) -> int:
-        """The lowest integer of the grid."""
+        """The lowest integer of the grid; of 4-bit floating-point numbers in halves, :mod:`onnxq.grids.float4`."""
+        if self.scheme is Scheme.FLOAT4:
+            return -self.qmax
         low = -(1 << (self.bits - 1)) if self.signed else 0
         return low + 1 if self.narrow_range else low
 
     @property
     def qmax(self) -> int:
-        """The highest integer of the grid."""
+        """The highest integer of the grid; likewise."""
+        if self.scheme is Scheme.FLOAT4:
+            return 12
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
 
     @property

@@ -19,8 +19,12 @@ __all__ = ["LARGEST", "bytes_of", "halves_of", "to_halves"]
 
 LARGEST = 6.0
 """The largest number of the format."""
-_HALVES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
+_MOST = int(2 * LARGEST)
+_HALVES = np.array([0, 1, 2, 3, 4, 6, 8, _MOST], np.int8)
 _SIGN = 8
+_SIZES = np.searchsorted(_HALVES, np.arange(_MOST + 1)).astype(np.uint8)
+_BYTES = np.concatenate([_SIZES[:0:-1] | _SIGN, _SIZES])
+"""Bits by the number in halves and 12."""
 _FROM_4, _FROM_8 = np.float32(4), np.float32(8)
 """Magnitudes in halves from which on every second and every fourth one is in the format."""
 
@@ -39,8 +43,7 @@ def to_halves(x: NDArray[np.float32]) -> NDArray[np.float32]:
     np.divide(x, step, out=x)
     np.rint(x, out=x)
     np.multiply(x, step, out=x)
-    most = np.float32(2 * LARGEST)
-    return np.clip(x, -most, most, out=x)
+    return np.clip(x, np.float32(-_MOST), np.float32(_MOST), out=x)
 
 
 def bytes_of(halves: ArrayLike) -> NDArray[np.uint8]:
@@ -49,9 +52,7 @@ def bytes_of(halves: ArrayLike) -> NDArray[np.uint8]:
     Args:
         halves: numbers of the format in halves, int8 of any shape.
     """
-    whole = np.asarray(halves, np.int8)
-    found = np.searchsorted(_HALVES, np.abs(whole)).astype(np.uint8)
-    return np.asarray(found | np.where(whole < 0, np.uint8(_SIGN), np.uint8(0)), np.uint8)
+    return np.asarray(_BYTES[np.asarray(halves, np.int8) + np.int8(_MOST)], np.uint8)
 
 
 def halves_of(code: ArrayLike) -> NDArray[np.int8]:

@@ -4,8 +4,8 @@ Lanes are float32, (groups, size, count): each of ``groups * count`` blocks lies
 layouts of a matrix are seen without a copy: of (inputs, outputs) a group is a row of blocks, of (outputs, inputs) all
 blocks are one group.
 
-NumPy and the C extension give equal results: every operation is one of float32, and squares are added in order. On the
-grid of 4-bit floating-point numbers, whose integers are twice these, NumPy does the work.
+NumPy and the C extension give equal results: every operation is one of float32, and squares are added in order. The
+integers of 4-bit floating-point numbers are twice these, see :mod:`onnxq.grids.float4`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ def pick(lanes: Floats, scales: Floats, zeros: Floats, spec: QuantSpec) -> NDArr
     """
     groups, _, count = lanes.shape
     best = np.full((groups, count), len(scales), np.uint8)
-    if _lanes is not None and spec.scheme is Scheme.UNIFORM:
-        _lanes.pick(lanes, scales, zeros, spec.qmin, spec.qmax, best)
+    if _lanes is not None:
+        kernel = _lanes.pick_floats if spec.scheme is Scheme.FLOAT4 else _lanes.pick
+        kernel(lanes, scales, zeros, spec.qmin, spec.qmax, best)
         return best
     x = np.ascontiguousarray(lanes)
     least = np.full(best.shape, np.inf, np.float32)
@@ -89,8 +90,9 @@ def codes_of(lanes: Floats, scale: Floats, zero: Floats, spec: QuantSpec, out: N
         spec: the grid.
         out: int8 or uint8, of the shape of ``lanes``, any strides; filled in.
     """
-    if _lanes is not None and spec.scheme is Scheme.UNIFORM:
-        _lanes.code(lanes, np.ascontiguousarray(scale), np.ascontiguousarray(zero), spec.qmin, spec.qmax, out)
+    if _lanes is not None:
+        kernel = _lanes.code_floats if spec.scheme is Scheme.FLOAT4 else _lanes.code
+        kernel(lanes, np.ascontiguousarray(scale), np.ascontiguousarray(zero), spec.qmin, spec.qmax, out)
         return
     whole = np.empty(lanes.shape, np.float32)
     _whole(lanes, scale, zero, spec, whole)
