@@ -10,6 +10,7 @@ roundings and that magnitude, but not in which order its kernels multiply and di
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import onnx.parser
@@ -19,7 +20,7 @@ from onnxq.graph.domains import TENSORRT
 from onnxq.graph.fake_quantize_function import DOMAIN, VERSION
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes, with_subgraphs
-from onnxq.graph.values import remove_nodes, replace_value
+from onnxq.graph.values import remove_nodes, rename_output, replace_value
 
 __all__ = ["BLOCK", "DYNAMIC", "in_float", "is_fp4"]
 
@@ -27,6 +28,8 @@ DYNAMIC = "TRT_FP4DynamicQuantize"
 """TensorRT's own operator that makes numbers, and scales of their blocks, while a model runs."""
 BLOCK = 16
 """Numbers of a block of NVFP4."""
+_NUMBER, _SCALE = ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT8E4M3FN
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _NAME = "NVFP4"
 _FUNCTION = f"""
 <domain: "{DOMAIN}", opset_import: ["" : OPSET]>
@@ -81,13 +84,17 @@ def is_fp4(model: ir.Model) -> bool:
 
 
 def in_float(model: ir.Model | bytes | str | os.PathLike[str]) -> ir.Model | None:
-    """The float model that computes what one with 4-bit floating-point numbers does.
+    """The float model that computes what one with NVFP4 does, as onnxq and NVIDIA's Model Optimizer write it.
 
     Args:
         model: the model, serialized, or the path of its file; left as it is.
 
     Returns:
-        None where there are no such numbers, or some are outputs of the model.
+        None where there are no 4-bit floating-point numbers, or where they are outputs of the model. Those that are
+        used in another way are left as they are.
+
+    Raises:
+        ModelError: it cannot be read.
     """
     from onnxq.graph.files.load import load
 
@@ -100,8 +107,8 @@ def in_float(model: ir.Model | bytes | str | os.PathLike[str]) -> ir.Model | Non
     for node in list(all_nodes(result)):
         if _is_dynamic(node):
             gone += _rounded(node, namer)
-        elif node.op_type == "DequantizeLinear" and _is_weight(node):
-            gone += _unpacked(node, namer)
+        elif node.op_type == "DequantizeLinear" and (parts := _parts(node)) is not None:
+            gone += _unpacked(node, parts, namer)
     if any(value.is_graph_output() for node in gone for value in node.outputs):
         return None
     remove_nodes(dict.fromkeys(gone))
@@ -116,26 +123,18 @@ def in_float(model: ir.Model | bytes | str | os.PathLike[str]) -> ir.Model | Non
     return result
 
 
-_NUMBER, _SCALE = ir.DataType.FLOAT4E2M1, ir.DataType.FLOAT8E4M3FN
-
-
 def _is_dynamic(node: ir.Node) -> bool:
     return node.op_type == DYNAMIC and node.domain == TENSORRT
 
 
-def _is_weight(node: ir.Node) -> bool:
-    """Whether a DequantizeLinear unpacks constant numbers."""
-    parts = _parts(node)
-    return parts is not None and parts[0].dtype is _NUMBER
-
-
 def _parts(node: ir.Node) -> list[ir.TensorProtocol] | None:
-    """Numbers, scales and, where a DequantizeLinear in front makes these of others, its factor; None if any varies."""
+    """Numbers and scales of blocks, and the unit of these where a DequantizeLinear makes them; None of all others."""
     maker = _maker_of_scales(node)
-    values = (node.inputs[0], *(maker.inputs if maker is not None else node.inputs[1:]))
-    tensors = [value.const_value if value is not None else None for value in values]
-    found = [tensor for tensor in tensors if tensor is not None]
-    return found if len(found) == len(tensors) else None
+    values = (node.inputs[0], *(maker or node).inputs[maker is None :])
+    tensors = [value.const_value for value in values if value is not None and value.const_value is not None]
+    known = len(node.inputs) == 2 and len(tensors) == len(values) == (2 if maker is None else 3)
+    blocks = node.attributes.get_int("block_size", 0) > 0
+    return tensors if known and blocks and tensors[0].dtype is _NUMBER and tensors[-1].dtype in _FLOATS else None
 
 
 def _maker_of_scales(node: ir.Node) -> ir.Node | None:
@@ -144,10 +143,9 @@ def _maker_of_scales(node: ir.Node) -> ir.Node | None:
     return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
 
 
-def _unpacked(node: ir.Node, namer: Namer) -> list[ir.Node]:
+def _unpacked(node: ir.Node, parts: Sequence[ir.TensorProtocol], namer: Namer) -> list[ir.Node]:
     """A constant in the place of DequantizeLinear, made whenever it is read; these, which are of no use then."""
-    parts, maker = _parts(node), _maker_of_scales(node)
-    assert parts is not None and isinstance(node.graph, ir.Graph)
+    assert isinstance(node.graph, ir.Graph)
     axis, size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     shape, kind = ir.Shape(parts[0].shape.numpy()), parts[-1].dtype
 
@@ -161,17 +159,18 @@ def _unpacked(node: ir.Node, namer: Namer) -> list[ir.Node]:
     value = ir.Value(name=name, shape=shape, type=ir.TensorType(kind), const_value=held)
     node.graph.register_initializer(value)
     replace_value(node.outputs[0], value)
-    return [node, *([maker] if maker is not None else [])]
+    maker = _maker_of_scales(node)
+    return [node] if maker is None else [node, maker]
 
 
 def _rounded(node: ir.Node, namer: Namer) -> list[ir.Node]:
     """A call of the function in the place of the operator and two DequantizeLinear, which are of no use then."""
-    (scales,) = node.outputs[1].consumers()
-    (numbers,) = node.outputs[0].consumers()
+    made = [reader for value in node.outputs for reader in value.consumers()]
+    if [reader.op_type for reader in made] != ["DequantizeLinear"] * 2:
+        return []
     assert isinstance(node.graph, ir.Graph)
+    numbers, scales = made
     call = ir.node(_NAME, list(node.inputs), domain=DOMAIN, name=namer.node(f"{node.name}_in_float"))
-    call.outputs[0].type = numbers.outputs[0].type
     node.graph.insert_before(node, call)
-    numbers.outputs[0].replace_all_uses_with(call.outputs[0], replace_graph_outputs=True)
-    call.outputs[0].name, numbers.outputs[0].name = numbers.outputs[0].name, None
+    rename_output(call.outputs[0], numbers.outputs[0])
     return [numbers, scales, node]

@@ -162,7 +162,7 @@ def _fitted(prepared: Prepared, options: Options) -> ir.Model:
             hint=f"Leave it out or ask for {OPSET} or more",
         )
     target = backend_named(TARGET)
-    fitted = prepared.for_target(target, Options(opset=options.opset))
+    fitted = prepared.for_target(target, options)
     model, notes = prepared.raised(fitted.model, OPSET, options.opset)
     prepared.notes += [*fitted.notes, *notes]
     return model

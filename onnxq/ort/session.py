@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from onnxq.errors import ExecutionError, OptionError
+from onnxq.errors import ExecutionError, ModelError, OptionError
 from onnxq.graph.fp4_in_float import in_float
 from onnxq.ort.feeds_refused import about_feeds
 from onnxq.ort.hand_over import hand_over
@@ -115,7 +115,7 @@ class Session:
         try:
             self._session = opened(model)
         except ExecutionError:
-            if (simulation := in_float(model)) is None:
+            if (simulation := _simulation(model)) is None:
                 raise
             self._session = opened(simulation)
         used = self._session.get_providers()
@@ -180,33 +180,32 @@ class Session:
         return Path(self._session.end_profiling())
 
 
+def _simulation(model: ir.Model | bytes | str | os.PathLike[str]) -> ir.Model | None:
+    """What onnxruntime can run in the place of a model that it cannot load, if there is anything."""
+    try:
+        return in_float(model)
+    except ModelError:
+        return None
+
+
 def _named(model: ir.Model | bytes | str | os.PathLike[str]) -> str:
     """What errors call a model.
 
     Raises:
-        ExecutionError: onnxruntime cannot open its file.
+        ExecutionError: its file's name, or a folder's on the way, is no text in UTF-8.
     """
     if isinstance(model, ir.Model):
         return f"graph {model.graph.name!r}" if model.graph.name else "model"
     if isinstance(model, bytes):
         return "model"
     path = os.fspath(model)
-    _require_text(path)
-    return path
-
-
-def _require_text(path: str) -> None:
-    """Refuse a file that onnxruntime cannot open.
-
-    Raises:
-        ExecutionError: its name, or a folder's on the way, is no text in UTF-8.
-    """
     try:
         path.encode()
     except UnicodeEncodeError as error:
         raise ExecutionError(
             "onnxruntime opens no file whose path is not UTF-8", where=f"'{path}'", hint="Rename the file or its folder"
         ) from error
+    return path
 
 
 def open_anyhow(model: ir.Model, *, optimize: bool = True, **options: Any) -> Session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,7 @@ class Job:
         tensors: what stands for a matrix.
         made: matrices, and what stands for them.
         largest: largest magnitude of what is multiplied with each, in the samples that are learned from, where the
-            recipe asks what data there is.
+            recipe looks at data and that is a number above 0.
         there: how many samples the data has, where that is known.
     """
 
@@ -155,7 +156,9 @@ class Job:
             self._leave(matrix)
             return
         if names:
-            self.largest[matrix] = max(float(np.abs(rows(k)).max(initial=0)) for k in self.learner.fitting)
+            largest = max(float(np.abs(rows(k)).max(initial=0)) for k in self.learner.fitting)
+            if 0 < largest < math.inf:
+                self.largest[matrix] = largest
         parts = self.tensors(coded, self.recipe, matrix)
         self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))
         if self.files.external:
