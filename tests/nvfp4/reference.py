@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from tests.installed import needs
 from tests.models import build, normal
 
-__all__ = ["computed", "feeds_of", "mlp"]
+__all__ = ["REFERENCE", "computed", "feeds_of", "mlp"]
+
+REFERENCE = needs("onnx", "1.19")
+"""What :func:`computed` needs: older references have other types of arrays."""
 
 
 class TRT_FP4DynamicQuantize(OpRun):  # noqa: N801, its name is the operator's

@@ -16,8 +16,9 @@ from onnxq.measuring.metrics import sqnr
 from onnxq.nvfp4 import quantize_nvfp4
 from onnxq.nvfp4.algorithm import rewrite
 from onnxq.ort.session import Session
+from tests.installed import needs
 from tests.models import build, normal
-from tests.nvfp4.reference import computed, feeds_of, mlp
+from tests.nvfp4.reference import REFERENCE, computed, feeds_of, mlp
 from tests.weight_only.layers import save
 
 DATA = feeds_of()
@@ -33,6 +34,7 @@ def types(path: Path) -> dict[str, str]:
     return {tensor.name: name(tensor.data_type) for tensor in onnx.load(path).graph.initializer}
 
 
+@REFERENCE
 def test_the_simulation_is_what_onnx_defines(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "q.onnx"
     result = quantize_nvfp4(source, output, data=DATA)
@@ -48,6 +50,7 @@ def test_the_simulation_is_what_onnx_defines(source: Path, tmp_path: Path) -> No
     assert result.verification.speedup is None and not result.verification.warnings
 
 
+@REFERENCE
 def test_weights_alone_need_no_data(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "q.onnx"
     result = quantize_nvfp4(source, output, activations=False)
@@ -90,6 +93,7 @@ def test_activations_beyond_those_seen_are_not_cut_off(source: Path, tmp_path: P
     assert sqnr(Session(source).run(loud)["z"], Session(output).run(loud)["z"]) > 15
 
 
+@REFERENCE
 def test_a_large_model_is_run_in_segments(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = quantize_nvfp4(source, tmp_path / "whole.onnx", data=DATA)
     big = save(mlp(), tmp_path / "big.onnx", external=True)
@@ -103,6 +107,7 @@ def test_a_large_model_is_run_in_segments(source: Path, tmp_path: Path, monkeypa
         np.testing.assert_array_equal(one, other)
 
 
+@REFERENCE
 def test_inside_a_branch(tmp_path: Path) -> None:
     model = build(
         """(float[4, 64] x, bool c) => (float[4, 32] y) {
@@ -190,7 +195,7 @@ def test_what_is_refused(given: dict[str, Any], data: Any, message: str, source:
     ("options", "message"),
     [
         (Options(opset=21), "opset 21 has no 4-bit floating-point numbers. Leave it out or ask for 23"),
-        (Options(opset=26), "tensorrt reads models up to opset 25"),
+        pytest.param(Options(opset=26), "tensorrt reads models up to opset 25", marks=needs("onnx", "1.21")),
         (Options(act_bits=8), "act_bits: has no effect on the algorithm 'nvfp4'"),
         (Options(override=(("*", "float"),)), "override: has no effect .*--exclude keeps layers float"),
     ],
@@ -201,6 +206,8 @@ def test_options_that_do_not_fit_are_refused(options: Options, message: str, sou
         rewrite(source, DATA, output=tmp_path / "q.onnx", options=options)
 
 
+@needs("onnx", "1.20")
+@needs("onnxruntime", "1.26")
 def test_the_opset_asked_for_is_taken(source: Path, tmp_path: Path) -> None:
     rewrite(source, DATA, output=tmp_path / "q.onnx", options=Options(opset=25))
     assert onnx.load(tmp_path / "q.onnx").opset_import[0].version == 25
