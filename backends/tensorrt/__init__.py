@@ -22,7 +22,7 @@ Weights of 4 bits are those of ``--algorithm weight_only``: TensorRT-RTX multipl
 
 ``--algorithm nvfp4`` writes NVFP4, 4-bit floating-point numbers in blocks of 16, for Blackwell GPUs: weights are
 stored so, and what they are multiplied with is rounded at run time, by an operator of TensorRT's own. Compiled for
-compute capability 12.0, each such product of nine transformers (263 MatMul and Gemm) has FP4 operands; products of
+compute capability 12.0, each such product of 14 transformers (391 MatMul and Gemm) has FP4 operands; products of
 activations stay float. Weights alone it unpacks as a whole at every run before it multiplies in float. onnxruntime 1.32
 has no kernel of these numbers: a result is judged in a simulation, see :mod:`onnxq.graph.fp4_in_float`. MXFP8 (8-bit
 ones in blocks of 32) is not written: TensorRT-RTX takes it, and multiplies in float with what it unpacks. Known from

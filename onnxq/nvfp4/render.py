@@ -4,7 +4,8 @@
   the other the numbers (E2M1, opset 23) by these, in blocks of 16 along the axis of inputs.
 * What it is multiplied with goes through ``trt::TRT_FP4DynamicQuantize``, which makes numbers and scales of blocks
   along the last axis at run time, of tensors of two or three axes, and two DequantizeLinear of the same kind. Layers
-  that read the same tensor share them.
+  that read the same tensor share them. The size of that axis is to be known when a model is compiled: where it is free,
+  a Reshape says it.
 
 Sources: onnx-tensorrt, ``onnxOpImporters.cpp``, TRT_FP4DynamicQuantize; TensorRT's operator reference, DynamicQuantize;
 Model Optimizer, ``modelopt/onnx/export/nvfp4_exporter.py``.
@@ -16,10 +17,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.graph.domains import TENSORRT
 from onnxq.graph.fp4_in_float import BLOCK, DYNAMIC
 from onnxq.graph.namer import Namer
+from onnxq.graph.values import set_constant
 from onnxq.grids import float4, float8
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.float_blocks import unit_of
@@ -67,7 +70,8 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], largest: Mapp
             if graph not in weights:
                 weights[graph] = writer.weight(node, parts, matrix.value.name or "weight")
             if matrix in largest:
-                node.replace_input_with(0, writer.rounded(graph, data, unit_of(largest[matrix])))
+                rounded = writer.rounded(graph, data, unit_of(largest[matrix]), matrix.shape[1])
+                node.replace_input_with(0, rounded)
             product(node, (), weights[graph], writer.namer, Recipe(), matrix)
         home = matrix.value.graph
         if isinstance(home, ir.Graph) and not matrix.value.uses():
@@ -93,17 +97,19 @@ class _Writer:
         graph.insert_before(reader, nodes)
         return nodes[-1].outputs[0]
 
-    def rounded(self, graph: ir.Graph, data: ir.Value, unit: float) -> ir.Value:
-        """A tensor rounded at run time, once for all that read it in a graph; with the unit asked for first."""
+    def rounded(self, graph: ir.Graph, data: ir.Value, unit: float, inputs: int) -> ir.Value:
+        """A tensor of so many inputs rounded at run time, once for all in a graph; with the unit asked for first."""
         if (graph, data) not in self._rounded:
             base = data.name or "data"
+            sized = self._sized(graph, data, inputs)
             factor = constant(graph, self.namer, f"{base}_unit", ir.Tensor(np.asarray(unit, np.float32)))
             attributes = {"axis": -1, "block_size": BLOCK, "scale_type": int(_SCALE)}
             name = self.namer.node(f"{base}_quantize")
-            node = ir.node(DYNAMIC, [data, factor], attributes, domain=TENSORRT, num_outputs=2, name=name)
+            source = sized[0].outputs[0] if sized else data
+            node = ir.node(DYNAMIC, [source, factor], attributes, domain=TENSORRT, num_outputs=2, name=name)
             for value, kind, word in zip(node.outputs, (_NUMBER, _SCALE), ("quantized", "scale"), strict=True):
                 value.name, value.type = self.namer.fresh(f"{base}_{word}"), ir.TensorType(kind)
-            nodes = [node, *self._unpack(node.outputs[0], node.outputs[1], factor, base, axis=-1)]
+            nodes = [*sized, node, *self._unpack(node.outputs[0], node.outputs[1], factor, base, axis=-1)]
             producer = data.producer()
             if producer is not None and producer.graph is graph:
                 graph.insert_after(producer, nodes)
@@ -111,6 +117,17 @@ class _Writer:
                 graph.insert_before(graph[0], nodes)
             self._rounded[graph, data] = nodes[-1].outputs[0]
         return self._rounded[graph, data]
+
+    def _sized(self, graph: ir.Graph, data: ir.Value, inputs: int) -> list[ir.Node]:
+        """What says the size of a tensor's last axis, where that is free."""
+        assert data.shape is not None
+        if isinstance(data.shape[-1], int):
+            return []
+        sizes: NDArray[np.int64] = np.asarray([0] * (len(data.shape) - 1) + [inputs], np.int64)  # 0: as it is
+        shape = set_constant(graph, self.namer, f"{data.name}_shape", sizes)
+        node = ir.node("Reshape", [data, shape], name=self.namer.node(f"{data.name}_sized"))
+        node.outputs[0].name, node.outputs[0].type = self.namer.fresh(f"{data.name}_sized"), data.type
+        return [node]
 
     def _unpack(self, codes: ir.Value, scale: ir.Value, unit: ir.Value, base: str, *, axis: int) -> list[ir.Node]:
         """Two DequantizeLinear in a row."""

@@ -173,6 +173,26 @@ def test_nvfp4_multiplies_in_4_bit_floating_point_numbers(tmp_path: Path) -> Non
         assert "compiled for SM120" in seen.remarks
 
 
+def test_nvfp4_of_tensors_whose_size_is_computed(tmp_path: Path) -> None:
+    """As behind attention where an exporter computes the shape in which heads come together."""
+    model = build(
+        """(float[N, T, 4, 16] x) => (float[N, T, 96] y) {
+            sizes = Shape <end = 2> (x)
+            halves = Div (sizes, one)
+            rest = Constant <value_ints = [-1]> ()
+            computed = Concat <axis = 0> (halves, rest)
+            flat = Reshape (x, computed)
+            y = MatMul (flat, w)
+        }""",
+        one=np.array([1, 1]),
+        w=normal(64, 96),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = feeds_for(model, N=2, T=5)
+    quantize_nvfp4(tmp_path / "m.onnx", tmp_path / "q.onnx", data=feeds)
+    assert examine(RUNTIME, tmp_path / "q.onnx", feeds).integer == ("matrix_multiply MatMul",)
+
+
 def test_nvfp4_of_weights_alone_multiplies_in_float(tmp_path: Path) -> None:
     onnx.save(nvfp4_mlp(), tmp_path / "m.onnx")
     quantize_nvfp4(tmp_path / "m.onnx", tmp_path / "q.onnx", activations=False)

@@ -161,6 +161,27 @@ def test_what_stays_float_says_why(tmp_path: Path) -> None:
     assert result.quantized == {"deep": "MatMul"}, "weights are unpacked whatever they are multiplied with"
 
 
+def test_a_size_that_is_free_is_said_in_the_file(tmp_path: Path) -> None:
+    """TensorRT wants to know that of the axis with blocks."""
+    model = build(
+        """(float[N, 4, 16] x, int64[2] shape) => (float[N, 96] y) {
+            computed = Abs (shape)
+            flat = Reshape (x, computed)
+            y = MatMul (flat, w)
+        }""",
+        w=normal(64, 96),
+    )
+    source, output = save(model, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    feeds = [{"x": normal(5, 4, 16, seed=k, scale=1.0), "shape": np.array([5, 64])} for k in range(4)]
+    quantize_nvfp4(source, output, data=feeds)
+    (node,) = (n for n in onnx.load(output).graph.node if n.op_type == "Reshape" and n.input[0] == "flat")
+    held = {
+        t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(output).graph.initializer if t.name == node.input[1]
+    }
+    assert held[node.input[1]].tolist() == [0, 64]
+    assert onnxq.compare(source, output, feeds).outputs["y"].sqnr > 15
+
+
 def test_layers_can_be_left_float(source: Path, tmp_path: Path) -> None:
     result = quantize_nvfp4(source, tmp_path / "q.onnx", data=DATA, exclude=["w"])
     assert set(result.quantized.values()) == {"Gemm"} and types(tmp_path / "q.onnx")["w"] == "FLOAT"
