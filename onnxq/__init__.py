@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxq import dynamic as dynamic
+    from onnxq import nvfp4 as nvfp4
     from onnxq import weight_only as weight_only
     from onnxq.agreement import Agreement
     from onnxq.algorithm import Algorithm
@@ -189,7 +190,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 _PACKAGES = ("backends",)
 """Public functions that are called as a package of onnxq."""
-_PIPELINES = ("dynamic", "weight_only")
+_PIPELINES = ("dynamic", "nvfp4", "weight_only")
 """Modules that are public as a whole, imported when they are asked for."""
 
 

@@ -19,9 +19,10 @@ from onnxq.checks.lacks import lacks
 from onnxq.checks.weights import check_weights
 from onnxq.console.terminal import counts
 from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
-from onnxq.graph.domains import MICROSOFT, STANDARD
+from onnxq.graph.domains import MICROSOFT, STANDARD, TENSORRT
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
+from onnxq.graph.fp4_in_float import DYNAMIC
 from onnxq.graph.shapes import inputs_of_unknown_size
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
@@ -85,7 +86,7 @@ def check(
         if data is not None:
             seen, shapes = check_data(loaded, session, data, options, image)
             findings += seen
-    alone = _alone(backend, options)
+    alone = _alone(prepared, backend, options)
     findings += alone if alone else _for_target(prepared, backend, options, shapes)
     unique = list({(f.where, f.what): f for f in findings}.values())
     return sorted(unique, key=lambda f: _ORDER[f.level])
@@ -151,7 +152,7 @@ def _operators(model: ir.Model, options: Options) -> list[Finding]:
         found.append(Finding("error", "custom_op_library", f"{options.custom_op_library!r} does not exist"))
     local = {(domain, name) for domain, name, _ in model.functions}
     for node in model.graph.all_nodes():
-        if node.domain in _KNOWN_DOMAINS or (node.domain, node.op_type) in local:
+        if node.domain in _KNOWN_DOMAINS or (node.domain, node.op_type) in local | {(TENSORRT, DYNAMIC)}:
             continue
         where = f"node {node.name or node.op_type!r} ({node.domain}::{node.op_type})"
         if options.custom_op_library is None:
@@ -195,7 +196,7 @@ def _inputs(session: Session, has_data: bool) -> list[Finding]:
     return [Finding("note", "model", what, "The data decides their sizes; use those of real use.")]
 
 
-def _alone(backend: str, options: Options) -> list[Finding]:
+def _alone(prepared: Prepared | OnnxqError, backend: str, options: Options) -> list[Finding]:
     """What an algorithm that is a pipeline of its own, if one is asked for, makes of the target and the options."""
     try:
         whole = whole_model(options.algorithms)
@@ -204,13 +205,16 @@ def _alone(backend: str, options: Options) -> list[Finding]:
     if whole is None:
         return []
     try:
-        require_home(backend, whole)
+        home = backend_named(require_home(backend, whole))
         if (require := getattr(whole.algorithm, "require", None)) is not None:
             require(options)
     except OptionError as error:
         return [of_error(error, "algorithm")]
     what = "is a pipeline of its own: what it quantizes is known only from its result"
-    return [Finding("note", f"algorithm {whole.name!r}", what)]
+    found = [Finding("note", f"algorithm {whole.name!r}", what)]
+    if isinstance(prepared, Prepared) and not home.at_home:
+        found += lacks(prepared.for_target(home, Options()).model, home, Options())
+    return found
 
 
 def _for_target(

@@ -10,7 +10,7 @@ from onnxq.grids import float8, logarithmic
 from onnxq.qparams import QParams
 from onnxq.spec import QuantSpec, Scheme
 
-__all__ = ["MIN_SCALE", "from_range"]
+__all__ = ["MIN_SCALE", "from_range", "next_power_of_two"]
 
 MIN_SCALE = float(np.finfo(np.float32).tiny)
 """Smallest scale given: the smallest normal float32 number, 1.18e-38. Its reciprocal is finite."""
@@ -63,7 +63,7 @@ def from_range(lo: ArrayLike, hi: ArrayLike, spec: QuantSpec) -> QParams:
         raw = (high - low) / (spec.qmax - spec.qmin)
     scale = np.maximum(raw.astype(np.float32), np.float32(MIN_SCALE))
     if spec.power_of_two:
-        scale = _next_power_of_two(scale)
+        scale = next_power_of_two(scale)
     if spec.symmetric:
         zero = np.full(scale.shape, middle, np.int64)
     else:
@@ -79,7 +79,7 @@ def _require_known(spec: QuantSpec) -> None:
         )
 
 
-def _next_power_of_two(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+def next_power_of_two(scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """The smallest power of two that is not below ``scale``, exact."""
     mantissa, exponent = np.frexp(scale)
     exponent = np.minimum(np.where(mantissa == 0.5, exponent - 1, exponent), _MAX_POWER_OF_TWO)

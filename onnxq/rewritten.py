@@ -22,7 +22,7 @@ from onnxq.planning.weightless import ALREADY
 __all__ = ["HOME", "Rewritten", "nothing_done", "refuse_unused", "require_home", "samples_of"]
 
 HOME = "onnxruntime"
-"""The target that an algorithm which is a pipeline of its own writes for."""
+"""The target that an algorithm which is a pipeline of its own writes for, unless its ``TARGET`` says another."""
 
 
 @dataclass(frozen=True)
@@ -84,23 +84,27 @@ def nothing_done(kept: Sequence[Kept], otherwise: str) -> str:
     return f"nothing was quantized: the result is the float model; {why}. {hint}"
 
 
-def require_home(backend: str, choice: Choice) -> None:
+def require_home(backend: str, choice: Choice) -> str:
     """Refuse a target that an algorithm which is a pipeline of its own does not write for.
 
     Args:
         backend: name of the target asked for.
         choice: the algorithm.
 
+    Returns:
+        The name of the target that it writes for.
+
     Raises:
-        OptionError: there is no such target, or it is another than onnxruntime.
+        OptionError: there is no such target, or it is another.
     """
-    target = backend_named(backend)
-    if target.name != HOME:
+    target, home = backend_named(backend), str(getattr(choice.algorithm, "TARGET", HOME))
+    if target.name != home:
         raise OptionError(
-            f"algorithm {choice.name!r} writes models for {HOME} alone, not for {target.name}",
+            f"algorithm {choice.name!r} writes models for {home} alone, not for {target.name}",
             where="backend",
-            hint="Leave the backend out, or the algorithm",
+            hint="Leave the backend out, or the algorithm" if home == HOME else f"Write --backend {home}",
         )
+    return home
 
 
 def refuse_unused(options: Options, name: str, used: Sequence[str], hints: Mapping[str, str]) -> None:

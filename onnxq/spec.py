@@ -62,6 +62,8 @@ class Scheme(enum.Enum):
     """Powers of ``2**(1/16)`` with a sign, 8 bits, symmetric: see :mod:`onnxq.grids.logarithmic`."""
     FLOAT8 = "float8"
     """Floating-point numbers E4M3FN times a scale, symmetric: see :mod:`onnxq.grids.float8`."""
+    FLOAT4 = "float4"
+    """Floating-point numbers E2M1 times a scale, symmetric, of weights in blocks: see :mod:`onnxq.grids.float4`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,17 @@ class QuantSpec:
 
     @property
     def qmin(self) -> int:
-        """The lowest integer of the grid."""
+        """The lowest integer of the grid; of 4-bit floating-point numbers in halves, :mod:`onnxq.grids.float4`."""
+        if self.scheme is Scheme.FLOAT4:
+            return -self.qmax
         low = -(1 << (self.bits - 1)) if self.signed else 0
         return low + 1 if self.narrow_range else low
 
     @property
     def qmax(self) -> int:
-        """The highest integer of the grid."""
+        """The highest integer of the grid; likewise."""
+        if self.scheme is Scheme.FLOAT4:
+            return 12
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
 
     @property
@@ -112,6 +118,8 @@ class QuantSpec:
         """Name of the ONNX type that holds it, e.g. ``"uint8"``."""
         if self.scheme is Scheme.FLOAT8:
             return "float8e4m3fn"
+        if self.scheme is Scheme.FLOAT4:
+            return "float4e2m1"
         return f"{'' if self.signed else 'u'}int{self.storage_bits}"
 
     def __str__(self) -> str:
@@ -123,7 +131,7 @@ class QuantSpec:
                 where = f"per block of {size} (axis {axis})"
             case _:
                 where = "per tensor"
-        sign = "float" if self.scheme is Scheme.FLOAT8 else "int" if self.signed else "uint"
+        sign = "float" if self.scheme in (Scheme.FLOAT8, Scheme.FLOAT4) else "int" if self.signed else "uint"
         flags = (
             ("narrow", self.narrow_range),
             ("reduced range", self.reduced),

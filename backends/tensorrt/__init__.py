@@ -19,9 +19,14 @@ no convolution with groups, and no ConvTranspose, of a number of channels that i
 and it is written into the model.
 
 Weights of 4 bits are those of ``--algorithm weight_only``: TensorRT-RTX multiplies with blocks of int4 in one kernel.
-NVFP4 and MXFP8 are not written. Weights alone in NVFP4 it unpacks as a whole at every run before it multiplies in
-float; where activations are rounded as well (FP4 products, from compute capability 12.0 on), an operator of its own
-does that, which no CPU computes: onnxruntime 1.32 has neither. It multiplies in float with what it unpacks of MXFP8.
+
+``--algorithm nvfp4`` writes NVFP4, 4-bit floating-point numbers in blocks of 16, for Blackwell GPUs: weights are
+stored so, and what they are multiplied with is rounded at run time, by an operator of TensorRT's own. Compiled for
+compute capability 12.0, each such product of 14 transformers (391 MatMul and Gemm) has FP4 operands; products of
+activations stay float. Weights alone it unpacks as a whole at every run before it multiplies in float. onnxruntime 1.32
+has no kernel of these numbers: a result is judged in a simulation, see :mod:`onnxq.graph.fp4_in_float`. MXFP8 (8-bit
+ones in blocks of 32) is not written: TensorRT-RTX takes it, and multiplies in float with what it unpacks. Known from
+documents only: numbers and speed on a GPU, and Blackwell GPUs of compute capability 10.0.
 
 TensorRT up to version 10 can also quantize by itself, from a float model and a table of ranges: formats
 ``calibration-cache`` and ``dynamic-range``, see :mod:`onnxq.render.calibration_cache`. No TensorRT has read those here.

@@ -13,7 +13,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from onnxq.errors import ExecutionError, OptionError
+from onnxq.errors import ExecutionError, ModelError, OptionError
+from onnxq.graph.fp4_in_float import in_float
 from onnxq.ort.feeds_refused import about_feeds
 from onnxq.ort.hand_over import hand_over
 from onnxq.ort.inputs import InputInfo
@@ -43,6 +44,9 @@ def available_providers() -> list[str]:
 
 class Session:
     """A model loaded in onnxruntime.
+
+    One with 4-bit floating-point numbers, of which onnxruntime has no kernels, is run in simulation, see
+    :mod:`onnxq.graph.fp4_in_float`.
 
     Args:
         model: the model in memory, serialized, or the path of its file. It is not modified.
@@ -85,28 +89,35 @@ class Session:
         timed: bool = False,
     ) -> None:
         chosen = _resolve_providers(providers)
-        options = _session_options(
-            optimize=optimize, fuse_quantizers=fuse_quantizers, threads=threads, profile=profile, prepack=prepack
-        )
-        options.enable_mem_pattern = timed
-        if precise:
-            options.add_session_config_entry(PRECISE, "1")
-        if custom_op_library is not None:
-            _register(options, custom_op_library)
+
+        where = _named(model)
         self._kept_alive: list[Any] = []
-        source: str | bytes
-        if isinstance(model, ir.Model):
-            source, self._kept_alive = hand_over(model, options)
-            where = f"graph {model.graph.name!r}" if model.graph.name else "model"
-        elif isinstance(model, bytes):
-            source, where = model, "model"
-        else:
-            source = where = os.fspath(model)
-            _require_text(source)
+
+        def opened(given: ir.Model | bytes | str | os.PathLike[str]) -> ort.InferenceSession:
+            options = _session_options(
+                optimize=optimize, fuse_quantizers=fuse_quantizers, threads=threads, profile=profile, prepack=prepack
+            )
+            options.enable_mem_pattern = timed
+            if precise:
+                options.add_session_config_entry(PRECISE, "1")
+            if custom_op_library is not None:
+                _register(options, custom_op_library)
+            source: str | bytes
+            if isinstance(given, ir.Model):
+                source, self._kept_alive = hand_over(given, options)
+            else:
+                source = given if isinstance(given, bytes) else os.fspath(given)
+            try:
+                return ort.InferenceSession(source, options, providers=chosen)
+            except Exception as error:  # the boundary to onnxruntime, whose exceptions share no base
+                raise load_error(error, where) from error
+
         try:
-            self._session = ort.InferenceSession(source, options, providers=chosen)
-        except Exception as error:  # the boundary to onnxruntime, whose exceptions share no base
-            raise load_error(error, where) from error
+            self._session = opened(model)
+        except ExecutionError:
+            if (simulation := _simulation(model)) is None:
+                raise
+            self._session = opened(simulation)
         used = self._session.get_providers()
         missing = [name for name in chosen if name not in used]
         if missing:
@@ -169,18 +180,32 @@ class Session:
         return Path(self._session.end_profiling())
 
 
-def _require_text(path: str) -> None:
-    """Refuse a file that onnxruntime cannot open.
+def _simulation(model: ir.Model | bytes | str | os.PathLike[str]) -> ir.Model | None:
+    """What onnxruntime can run in the place of a model that it cannot load, if there is anything."""
+    try:
+        return in_float(model)
+    except ModelError:
+        return None
+
+
+def _named(model: ir.Model | bytes | str | os.PathLike[str]) -> str:
+    """What errors call a model.
 
     Raises:
-        ExecutionError: its name, or a folder's on the way, is no text in UTF-8.
+        ExecutionError: its file's name, or a folder's on the way, is no text in UTF-8.
     """
+    if isinstance(model, ir.Model):
+        return f"graph {model.graph.name!r}" if model.graph.name else "model"
+    if isinstance(model, bytes):
+        return "model"
+    path = os.fspath(model)
     try:
         path.encode()
     except UnicodeEncodeError as error:
         raise ExecutionError(
             "onnxruntime opens no file whose path is not UTF-8", where=f"'{path}'", hint="Rename the file or its folder"
         ) from error
+    return path
 
 
 def open_anyhow(model: ir.Model, *, optimize: bool = True, **options: Any) -> Session:

@@ -9,4 +9,5 @@ RUNTIME = Runtime(
     runs=False,
     options={"capability": "SM86"},
 )
-"""Option ``capability``: which GPU it compiles for, SM75, SM80, SM86, SM89, SM120 or SM121; FP8 exists from SM89 on."""
+"""Option ``capability``: which GPU it compiles for, SM75, SM80, SM86, SM89, SM120 or SM121; FP8 exists from SM89 on,
+FP4 from SM120."""

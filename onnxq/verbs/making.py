@@ -15,7 +15,7 @@ from onnxq.console.exit_codes import ExitCode
 from onnxq.console.terminal import Screen
 from onnxq.errors import OptionError
 from onnxq.locations import artifact_path, made_folder, require_output
-from onnxq.rewritten import HOME, require_home, samples_of
+from onnxq.rewritten import require_home, samples_of
 from onnxq.searching import view as search_view
 from onnxq.verbs.answer import Answer, reporter, shows
 from onnxq.verbs.refused import refused, those_made
@@ -74,10 +74,10 @@ def _several(args: argparse.Namespace, screen: Screen) -> Answer:
 
 def _rewrite(args: argparse.Namespace, screen: Screen, whole: Choice) -> Answer:
     """``onnxq quantize --algorithm`` with an algorithm that is a pipeline of its own."""
-    require_home(args.backend, whole)
+    home = require_home(args.backend, whole)
     start = time.perf_counter()
     require_output(args.output)
-    path = artifact_path(args.output, args.model, HOME)
+    path = artifact_path(args.output, args.model, home)
     with made_folder(path):
         result = whole.algorithm.rewrite(
             args.model,

@@ -27,6 +27,12 @@
 #define FOR_EACH_CPU
 #endif
 
+#if defined(__GNUC__)
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE static inline
+#endif
+
 typedef struct {
     const char *start;
     Py_ssize_t groups, size, count;  /* sizes of the axes */
@@ -72,14 +78,23 @@ FOR_EACH_CPU static void tile_ends(const float (*restrict tile)[TILE], Py_ssize_
         }
 }
 
-/* Squared errors of the blocks with one scale and zero point each; low and high are the ends less the zero point. */
-FOR_EACH_CPU static void tile_errors(const float (*restrict tile)[TILE], Py_ssize_t size, const float *restrict scale,
-                                     const float *restrict low, const float *restrict high, float *restrict errors)
+/* The nearest integer of the grid, its ends left aside: whole numbers, or of floats those of E2M1 times 2. */
+ALWAYS_INLINE float nearest(float ratio, int floats)
+{
+    if (!floats)
+        return ratio + TO_WHOLE - TO_WHOLE;
+    float size = fabsf(ratio);
+    float step = size < 4.0f ? 1.0f : size < 8.0f ? 2.0f : 4.0f, steps = size < 4.0f ? 1.0f : size < 8.0f ? 0.5f : 0.25f;
+    return (ratio * steps + TO_WHOLE - TO_WHOLE) * step;
+}
+
+ALWAYS_INLINE void errors_of(const float (*restrict tile)[TILE], Py_ssize_t size, const float *restrict scale,
+                             const float *restrict low, const float *restrict high, float *restrict errors, int floats)
 {
     float sums[TILE] = {0};
     for (Py_ssize_t i = 0; i < size; i++)
         for (int j = 0; j < TILE; j++) {
-            float whole = tile[i][j] / scale[j] + TO_WHOLE - TO_WHOLE;
+            float whole = nearest(tile[i][j] / scale[j], floats);
             whole = whole > low[j] ? whole : low[j];
             whole = whole < high[j] ? whole : high[j];
             float error = whole * scale[j] - tile[i][j];
@@ -88,17 +103,38 @@ FOR_EACH_CPU static void tile_errors(const float (*restrict tile)[TILE], Py_ssiz
     memcpy(errors, sums, sizeof sums);
 }
 
-FOR_EACH_CPU static void tile_codes(const float (*restrict tile)[TILE], Py_ssize_t size, const float *restrict scale,
-                                    const float *restrict zero, const float *restrict low, const float *restrict high,
-                                    uint8_t (*restrict codes)[TILE])
+ALWAYS_INLINE void codes_of(const float (*restrict tile)[TILE], Py_ssize_t size, const float *restrict scale,
+                            const float *restrict zero, const float *restrict low, const float *restrict high,
+                            uint8_t (*restrict codes)[TILE], int floats)
 {
     for (Py_ssize_t i = 0; i < size; i++)
         for (int j = 0; j < TILE; j++) {
-            float whole = tile[i][j] / scale[j] + TO_WHOLE - TO_WHOLE;
+            float whole = nearest(tile[i][j] / scale[j], floats);
             whole = whole > low[j] ? whole : low[j];
             whole = whole < high[j] ? whole : high[j];
             codes[i][j] = (uint8_t)(int32_t)(whole + zero[j]);
         }
+}
+
+/* Squared errors of the blocks with one scale and zero point each; low and high are the ends less the zero point. */
+FOR_EACH_CPU static void tile_errors(const float (*restrict tile)[TILE], Py_ssize_t size, const float *restrict scale,
+                                     const float *restrict low, const float *restrict high, float *restrict errors,
+                                     int floats)
+{
+    if (floats)
+        errors_of(tile, size, scale, low, high, errors, 1);
+    else
+        errors_of(tile, size, scale, low, high, errors, 0);
+}
+
+FOR_EACH_CPU static void tile_codes(const float (*restrict tile)[TILE], Py_ssize_t size, const float *restrict scale,
+                                    const float *restrict zero, const float *restrict low, const float *restrict high,
+                                    uint8_t (*restrict codes)[TILE], int floats)
+{
+    if (floats)
+        codes_of(tile, size, scale, zero, low, high, codes, 1);
+    else
+        codes_of(tile, size, scale, zero, low, high, codes, 0);
 }
 
 static inline void grid_ends(const float *restrict zero, float least, float most, float *restrict low,
@@ -125,7 +161,7 @@ static void run_ends(const Lanes *x, float *low, float *high)
 }
 
 static void run_pick(const Lanes *x, const float *scales, const float *zeros, Py_ssize_t tries, float least, float most,
-                     uint8_t *best)
+                     int floats, uint8_t *best)
 {
     Tile tile;
     float scale[TILE], zero[TILE], low[TILE], high[TILE], errors[TILE], fewest[TILE];
@@ -141,7 +177,7 @@ static void run_pick(const Lanes *x, const float *scales, const float *zeros, Py
                 load_row(scales + t * all + at, width, 1.0f, scale);
                 load_row(zeros + t * all + at, width, 0.0f, zero);
                 grid_ends(zero, least, most, low, high);
-                tile_errors((const float (*)[TILE])tile, x->size, scale, low, high, errors);
+                tile_errors((const float (*)[TILE])tile, x->size, scale, low, high, errors, floats);
                 for (Py_ssize_t j = 0; j < width; j++)
                     if (errors[j] < fewest[j]) {
                         fewest[j] = errors[j];
@@ -151,7 +187,8 @@ static void run_pick(const Lanes *x, const float *scales, const float *zeros, Py
         }
 }
 
-static void run_code(const Lanes *x, const float *scales, const float *zeros, float least, float most, const Lanes *out)
+static void run_code(const Lanes *x, const float *scales, const float *zeros, float least, float most, int floats,
+                     const Lanes *out)
 {
     Tile tile;
     uint8_t codes[LARGEST][TILE];
@@ -163,7 +200,7 @@ static void run_code(const Lanes *x, const float *scales, const float *zeros, fl
             load_row(scales + at, width, 1.0f, scale);
             load_row(zeros + at, width, 0.0f, zero);
             grid_ends(zero, least, most, low, high);
-            tile_codes((const float (*)[TILE])tile, x->size, scale, zero, low, high, codes);
+            tile_codes((const float (*)[TILE])tile, x->size, scale, zero, low, high, codes, floats);
             char *to = (char *)out->start + g * out->group + first * out->next;
             for (Py_ssize_t i = 0; i < x->size; i++) {
                 if (out->next == 1)
@@ -218,12 +255,11 @@ static PyObject *ends(PyObject *self, PyObject *args)
     return done ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *pick(PyObject *self, PyObject *args)
+static PyObject *pick_of(PyObject *args, int floats)
 {
     PyObject *array;
     Py_buffer x, scales, zeros, best;
     float least, most;
-    (void)self;
     if (!PyArg_ParseTuple(args, "Oy*y*ffw*", &array, &scales, &zeros, &least, &most, &best))
         return NULL;
     Lanes lanes;
@@ -235,7 +271,7 @@ static PyObject *pick(PyObject *self, PyObject *args)
                 PyErr_SetString(PyExc_ValueError, "there are more than 254 scales to try");
             else if (holds(&scales, tries * all, 4) && holds(&zeros, tries * all, 4) && holds(&best, all, 1)) {
                 Py_BEGIN_ALLOW_THREADS
-                run_pick(&lanes, scales.buf, zeros.buf, tries, least, most, best.buf);
+                run_pick(&lanes, scales.buf, zeros.buf, tries, least, most, floats, best.buf);
                 Py_END_ALLOW_THREADS
                 done = 1;
             }
@@ -248,12 +284,11 @@ static PyObject *pick(PyObject *self, PyObject *args)
     return done ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *code(PyObject *self, PyObject *args)
+static PyObject *code_of(PyObject *args, int floats)
 {
     PyObject *array, *made;
     Py_buffer x, out, scale, zero;
     float least, most;
-    (void)self;
     if (!PyArg_ParseTuple(args, "Oy*y*ffO", &array, &scale, &zero, &least, &most, &made))
         return NULL;
     Lanes lanes, codes;
@@ -266,7 +301,7 @@ static PyObject *code(PyObject *self, PyObject *args)
                     PyErr_SetString(PyExc_ValueError, "there is not one integer for each weight");
                 else if (holds(&scale, all, 4) && holds(&zero, all, 4)) {
                     Py_BEGIN_ALLOW_THREADS
-                    run_code(&lanes, scale.buf, zero.buf, least, most, &codes);
+                    run_code(&lanes, scale.buf, zero.buf, least, most, floats, &codes);
                     Py_END_ALLOW_THREADS
                     done = 1;
                 }
@@ -280,10 +315,36 @@ static PyObject *code(PyObject *self, PyObject *args)
     return done ? Py_NewRef(Py_None) : NULL;
 }
 
+static PyObject *pick(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return pick_of(args, 0);
+}
+
+static PyObject *pick_floats(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return pick_of(args, 1);
+}
+
+static PyObject *code(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return code_of(args, 0);
+}
+
+static PyObject *code_floats(PyObject *self, PyObject *args)
+{
+    (void)self;
+    return code_of(args, 1);
+}
+
 static PyMethodDef methods[] = {
     {"ends", ends, METH_VARARGS, "ends(lanes, low, high): the least and the largest number of each block"},
     {"pick", pick, METH_VARARGS, "pick(lanes, scales, zeros, qmin, qmax, best): which scale and zero point fits best"},
+    {"pick_floats", pick_floats, METH_VARARGS, "the same on the grid of 4-bit floating-point numbers, in halves"},
     {"code", code, METH_VARARGS, "code(lanes, scale, zero, qmin, qmax, codes): the nearest integers"},
+    {"code_floats", code_floats, METH_VARARGS, "the same on the grid of 4-bit floating-point numbers, in halves"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -15,6 +15,7 @@ from onnxq.errors import ExecutionError, ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size, serialized_size
+from onnxq.graph.fp4_in_float import in_float
 from onnxq.measuring.final_check import failed, first_look, uncompared
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.measuring.verification import Verification
@@ -62,7 +63,13 @@ class Reference:
 
 
 def examine(
-    written: Path, model: ir.Model, reference: Reference, options: Options, *, float_bytes: int
+    written: Path,
+    model: ir.Model,
+    reference: Reference,
+    options: Options,
+    *,
+    float_bytes: int,
+    at_home: bool = True,
 ) -> Verification:
     """Check, load and run a result.
 
@@ -76,6 +83,7 @@ def examine(
         reference: samples and what the float model gave.
         options: providers and the library of custom operators.
         float_bytes: size of the float model.
+        at_home: onnxruntime is where the result will run; else it is not timed, and a big one is not loaded as a whole.
 
     Raises:
         VerificationError: it is not a valid model, or onnxruntime cannot load or run it.
@@ -89,13 +97,16 @@ def examine(
         for value in result.graph.initializers.values():
             if value.const_value is not None and value.const_value.dtype.bitwidth < 8:
                 value.const_value = in_memory(value.const_value)
-        Session(written, **options.session)
-        checked = first_look(model, result, kept, float_bytes=float_bytes, **options.session).completed()
+        if at_home:
+            Session(written, **options.session)
+        look = first_look(model, result, kept, float_bytes=float_bytes, at_home=at_home, **options.session)
+        checked = look.completed()
         return replace(checked, quantized_bytes=size)
     try:
         check(result)
-        Session(written, optimize=False, prepack=False, **options.session)
-        outputs = _errors(result, kept, options)
+        if at_home:
+            Session(written, optimize=False, prepack=False, **options.session)
+        outputs = _errors(in_float(result) or result, kept, options)
     except (ExecutionError, ModelError) as error:
         raise failed(error, model) from error
     checked = Verification(outputs=outputs, samples=len(kept), float_bytes=float_bytes, quantized_bytes=size)

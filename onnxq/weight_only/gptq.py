@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.weight_only.grid import Coded, block_size, choose
+from onnxq.weight_only.lanes import to_grid
 
 __all__ = ["COLUMNS", "column_groups", "damping", "factor", "round_columns"]
 
@@ -139,7 +140,7 @@ def _round_rows(work: Floats, upper: Floats, made: Coded, rows: slice, columns: 
     """``work``: (inputs, outputs), used up. Inputs lie along axis 0, so that every step works on rows of memory."""
     spec, size = made.spec, block_size(made.spec)
     count = len(work)
-    scale = zero = low = high = np.empty(0, np.float32)
+    scale = zero = np.empty(0, np.float32)
     ints = np.empty((count, work.shape[1]), made.codes.dtype)
     for first in range(0, count, _LAZY):
         last = min(first + _LAZY, count)
@@ -151,8 +152,7 @@ def _round_rows(work: Floats, upper: Floats, made: Coded, rows: slice, columns: 
                 scale, zero = (part[:, 0] for part in choose(block[:, None, :], spec, either_sign=either_sign))
                 at = (columns.start + i) // size
                 made.scale[rows, at], made.zero[rows, at] = scale, zero.astype(made.zero.dtype)
-                low, high = spec.qmin - zero, spec.qmax - zero
-            rounded = np.clip(np.rint(work[i] / scale), low, high)
+            rounded = to_grid(work[i] / scale, zero, spec)
             ints[i] = rounded + zero
             error = np.subtract(work[i], rounded * scale, out=errors[i - first])
             error /= upper[i, i]

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.ranged import MIN_SCALE, from_range
-from onnxq.spec import PerBlock, QuantSpec
-from onnxq.weight_only.lanes import codes_of, ends, pick
+from onnxq.spec import PerBlock, QuantSpec, Scheme
+from onnxq.weight_only.float_blocks import scales_of_floats
+from onnxq.weight_only.lanes import codes_of, ends, pick, to_grid
 
 __all__ = ["Coded", "block_size", "blocked", "choose", "chunks", "decode", "empty", "encode", "nearest", "round_blocks"]
 
@@ -45,15 +46,18 @@ class Coded:
 
     Attributes:
         spec: how it is quantized: blocks along axis 1.
-        codes: int8 (symmetric) or uint8, (outputs, inputs).
-        scale: float32, (outputs, blocks); below 0 only where that was asked for.
+        codes: int8 (symmetric) or uint8, (outputs, inputs); of floating-point numbers in halves, see
+            :mod:`onnxq.grids.float4`.
+        scale: float32, (outputs, blocks), of an integer of ``codes``; below 0 only where that was asked for.
         zero: of the type of ``codes``, (outputs, blocks).
+        unit: what the scales of floating-point blocks are 8-bit floating-point numbers times of, a power of two.
     """
 
     spec: QuantSpec
     codes: NDArray[np.int8] | NDArray[np.uint8]
     scale: Floats
     zero: NDArray[np.int8] | NDArray[np.uint8]
+    unit: float = 1.0
 
 
 def block_size(spec: QuantSpec) -> int:
@@ -80,11 +84,7 @@ def round_blocks(blocks: Floats, scale: Floats, zero: Floats, spec: QuantSpec) -
         zero: (outputs, blocks), whole numbers.
         spec: the grid.
     """
-    result = blocks / scale[..., None]
-    np.rint(result, out=result)
-    np.maximum(result, (spec.qmin - zero)[..., None], out=result)  # half the time of one clip by arrays
-    np.minimum(result, (spec.qmax - zero)[..., None], out=result)
-    return result
+    return to_grid(blocks / scale[..., None], zero[..., None], spec)
 
 
 def choose(blocks: Floats, spec: QuantSpec, *, either_sign: bool = False) -> tuple[Floats, Floats]:
@@ -115,6 +115,8 @@ def choose_lanes(lanes: Floats, spec: QuantSpec, *, either_sign: bool = False) -
     Returns:
         Scale and zero point, float32, (groups, count).
     """
+    if spec.scheme is Scheme.FLOAT4:
+        return scales_of_floats(lanes, spec)
     low, high = ends(lanes)
     found = _numbers(low, high, spec)
     if spec.bits >= _SEARCH_BELOW:

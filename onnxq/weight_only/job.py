@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference
 from onnxq.weight_only.files import Output
 from onnxq.weight_only.find import Matrix
+from onnxq.weight_only.grid import Coded
 from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.mix import Mixture, mix
 from onnxq.weight_only.recipe import Recipe
@@ -49,7 +51,10 @@ class Job:
         reporter: shows progress.
         options: ``samples``, ``providers`` and ``custom_op_library`` count.
         mixture: the bits that were chosen, where there is a budget.
+        tensors: what stands for a matrix.
         made: matrices, and what stands for them.
+        largest: largest magnitude of what is multiplied with each, in the samples that are learned from, where the
+            recipe looks at data and that is a number above 0.
         there: how many samples the data has, where that is known.
     """
 
@@ -61,7 +66,9 @@ class Job:
     reporter: Reporter
     options: Options
     mixture: Mixture | None = None
+    tensors: Callable[[Coded, Recipe, Matrix], dict[str, ir.TensorProtocol]] = tensors_of
     made: list[tuple[Matrix, Parts]] = field(default_factory=list)
+    largest: dict[Matrix, float] = field(default_factory=dict)
     there: int | None = None
 
     def without_data(self, matrices: Sequence[Matrix]) -> Reference:
@@ -82,7 +89,7 @@ class Job:
         self.learner.fitting, held = one_of_each_pair(len(feeds))
         self.learner.held = held or [0]
         matrices = self._mixed(matrices, [feeds[k] for k in spread(self.learner.fitting, _PROBES)])
-        learning = self.recipe.method != "rtn"
+        learning = self.recipe.looks_at_data
         run = SegmentedModel(
             self.model,
             {node for matrix in matrices if learning and matrix.multiplied for node in matrix.nodes},
@@ -148,7 +155,11 @@ class Job:
         if coded is None:
             self._leave(matrix)
             return
-        parts = tensors_of(coded, self.recipe, matrix)
+        if names:
+            largest = max(float(np.abs(rows(k)).max(initial=0)) for k in self.learner.fitting)
+            if 0 < largest < math.inf:
+                self.largest[matrix] = largest
+        parts = self.tensors(coded, self.recipe, matrix)
         self.made.append((matrix, {key: self.files.keep(tensor) for key, tensor in parts.items()}))
         if self.files.external:
             del coded, parts

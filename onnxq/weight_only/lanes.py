@@ -4,7 +4,8 @@ Lanes are float32, (groups, size, count): each of ``groups * count`` blocks lies
 layouts of a matrix are seen without a copy: of (inputs, outputs) a group is a row of blocks, of (outputs, inputs) all
 blocks are one group.
 
-NumPy and the C extension give equal results: every operation is one of float32, and squares are added in order.
+NumPy and the C extension give equal results: every operation is one of float32, and squares are added in order. The
+integers of 4-bit floating-point numbers are twice these, see :mod:`onnxq.grids.float4`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.compiled import compiled
-from onnxq.spec import QuantSpec
+from onnxq.grids import float4
+from onnxq.spec import QuantSpec, Scheme
 
-__all__ = ["KERNEL", "codes_of", "ends", "pick"]
+__all__ = ["KERNEL", "codes_of", "ends", "pick", "to_grid"]
 
 Floats = NDArray[np.float32]
 
@@ -58,7 +60,8 @@ def pick(lanes: Floats, scales: Floats, zeros: Floats, spec: QuantSpec) -> NDArr
     groups, _, count = lanes.shape
     best = np.full((groups, count), len(scales), np.uint8)
     if _lanes is not None:
-        _lanes.pick(lanes, scales, zeros, spec.qmin, spec.qmax, best)
+        kernel = _lanes.pick_floats if spec.scheme is Scheme.FLOAT4 else _lanes.pick
+        kernel(lanes, scales, zeros, spec.qmin, spec.qmax, best)
         return best
     x = np.ascontiguousarray(lanes)
     least = np.full(best.shape, np.inf, np.float32)
@@ -88,7 +91,8 @@ def codes_of(lanes: Floats, scale: Floats, zero: Floats, spec: QuantSpec, out: N
         out: int8 or uint8, of the shape of ``lanes``, any strides; filled in.
     """
     if _lanes is not None:
-        _lanes.code(lanes, np.ascontiguousarray(scale), np.ascontiguousarray(zero), spec.qmin, spec.qmax, out)
+        kernel = _lanes.code_floats if spec.scheme is Scheme.FLOAT4 else _lanes.code
+        kernel(lanes, np.ascontiguousarray(scale), np.ascontiguousarray(zero), spec.qmin, spec.qmax, out)
         return
     whole = np.empty(lanes.shape, np.float32)
     _whole(lanes, scale, zero, spec, whole)
@@ -96,9 +100,26 @@ def codes_of(lanes: Floats, scale: Floats, zero: Floats, spec: QuantSpec, out: N
     np.copyto(out, whole, casting="unsafe")
 
 
+def to_grid(ratio: Floats, zero: Floats, spec: QuantSpec) -> Floats:
+    """Nearest integers less the zero point, in place.
+
+    Args:
+        ratio: numbers over their scales; changed.
+        zero: whole numbers, in a shape that broadcasts against ``ratio``.
+        spec: the grid.
+
+    Returns:
+        ``ratio``.
+    """
+    if spec.scheme is Scheme.FLOAT4:
+        return float4.to_halves(ratio)
+    np.rint(ratio, out=ratio)
+    np.maximum(ratio, spec.qmin - zero, out=ratio)  # half the time of one clip by arrays
+    np.minimum(ratio, spec.qmax - zero, out=ratio)
+    return ratio
+
+
 def _whole(lanes: Floats, scale: Floats, zero: Floats, spec: QuantSpec, out: Floats) -> None:
     """Nearest integers less the zero point."""
     np.divide(lanes, scale[:, None], out=out)
-    np.rint(out, out=out)
-    np.maximum(out, (spec.qmin - zero)[:, None], out=out)  # half the time of one clip by arrays
-    np.minimum(out, (spec.qmax - zero)[:, None], out=out)
+    to_grid(out, zero[:, None], spec)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.graph.unmapped import read
-from onnxq.spec import QuantSpec
+from onnxq.spec import QuantSpec, Scheme
 from onnxq.weight_only import gptq
 from onnxq.weight_only.find import Matrix
+from onnxq.weight_only.float_blocks import unit_of
 from onnxq.weight_only.grid import Coded, block_size, chunks, decode, empty, nearest
 from onnxq.weight_only.hqq import hqq
 from onnxq.weight_only.recipe import TABLE_BITS, Recipe
@@ -63,6 +64,14 @@ class Learner:
         if not all(np.isfinite(array[part]).all() for part in chunks(*array.shape)):
             return None
         spec = self.recipe.spec(matrix.bits(self.recipe), matrix.block(self.recipe))
+        if spec.scheme is not Scheme.FLOAT4:
+            return self._coded(matrix, weight, spec, rows, data)
+        unit = unit_of(max(float(np.abs(array[part]).max(initial=0)) for part in chunks(*array.shape)))
+        made = self._coded(matrix, weight / np.float32(unit), spec, rows, data)
+        return replace(made, scale=made.scale * np.float32(unit), unit=unit)
+
+    def _coded(self, matrix: Matrix, weight: Floats, spec: QuantSpec, rows: Rows | None, data: str) -> Coded:
+        """The integers of a matrix (outputs, inputs) of finite numbers."""
         bytes_of_table = matrix.gathered and spec.bits == TABLE_BITS  # which leave outliers nothing to spoil
         if self.recipe.method == "rtn" or bytes_of_table or (self.recipe.method == "gptq" and not matrix.multiplied):
             return self._nearest(weight, spec)

@@ -37,7 +37,7 @@ from onnxq.weight_only.render import rewrite
 from onnxq.weight_only.rotate import rotate as turn
 from onnxq.weight_only.tied import tie
 
-__all__ = ["quantize_weights", "rewrite_weights"]
+__all__ = ["quantize_weights", "rewrite_weights", "same_matrix"]
 
 
 def quantize_weights(
@@ -206,7 +206,7 @@ def _result(model: ir.Model, job: Job, *, in_file: bool) -> ir.Model:
         in_file: whether weights lie in the model file itself.
     """
     result = model.clone()
-    made = [(_same(matrix, result), parts) for matrix, parts in job.made]
+    made = [(same_matrix(matrix, result), parts) for matrix, parts in job.made]
     rewrite(result, made, job.recipe, in_file=in_file)
     store_in_half(result, among=model.graph.initializers)
     forget_shapes(result)
@@ -240,7 +240,7 @@ def _with_blocks(model: ir.Model, least: int, options: Options) -> list[str]:
     return lowered(model, "onnxruntime", NEWEST_OPSET, options)
 
 
-def _same(matrix: Matrix, clone: ir.Model) -> Matrix:
+def same_matrix(matrix: Matrix, clone: ir.Model) -> Matrix:
     """The matrix as it is in a clone of its model."""
     wanted = {node.name for node in matrix.nodes}
     nodes = [node for node in all_nodes(clone) if node.name in wanted]

@@ -139,6 +139,11 @@ class Recipe:
         return _NARROW_OPSET if self.format == "qdq" and BITS[0] in bits else _OPSETS[self.format]
 
     @property
+    def looks_at_data(self) -> bool:
+        """Whether what weights are multiplied with is looked at, where there is data."""
+        return self.method != "rtn"
+
+    @property
     def quick_tables(self) -> bool:
         """Whether whole matrices of a table are unpacked about as fast as float ones are copied.
 

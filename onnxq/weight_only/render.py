@@ -40,7 +40,7 @@ from onnxq.weight_only.tensors import pack, packed_tensor
 from onnxq.weight_only.tied import constants_of_both
 from onnxq.weight_only.whole import unpack, whole_tensors
 
-__all__ = ["Parts", "rewrite", "tensors_of"]
+__all__ = ["Parts", "constant", "product", "rewrite", "tensors_of"]
 
 
 Parts = Mapping[str, ir.TensorProtocol]
@@ -163,7 +163,7 @@ class _Readers:
                 if apart and owner not in weights:
                     block = matrix.block(self._recipe)
                     weights[owner] = _dequantize(node, self._namer, constants, f"{base}_dequantized", block)
-                _product(node, constants, weights.get(owner), self._namer, self._recipe, matrix)
+                product(node, constants, weights.get(owner), self._namer, self._recipe, matrix)
         self.unpacked += weights.values()
 
 
@@ -176,10 +176,11 @@ def _home(matrix: Matrix) -> ir.Graph:
 def _constants(graph: ir.Graph, namer: Namer, base: str, parts: Parts) -> list[ir.Value]:
     """The integers, scales and zero points of a matrix as initializers of a graph."""
     words = (("codes", "quantized"), ("scale", "scale"), ("zero", "zero_point"))
-    return [_constant(graph, namer, f"{base}_{word}", parts[key]) for key, word in words if key in parts]
+    return [constant(graph, namer, f"{base}_{word}", parts[key]) for key, word in words if key in parts]
 
 
-def _constant(graph: ir.Graph, namer: Namer, base: str, part: ir.TensorProtocol) -> ir.Value:
+def constant(graph: ir.Graph, namer: Namer, base: str, part: ir.TensorProtocol) -> ir.Value:
+    """A tensor as a new initializer of a graph, under a fresh name built on ``base``."""
     name = namer.fresh(base)
     tensor = copy(part)  # the same bytes, by another name in each graph
     tensor.name = name
@@ -224,7 +225,7 @@ def _packed(
     return ir.node("MatMulNBits", [data, *inputs], attributes, domain=MICROSOFT, name=name)
 
 
-def _product(
+def product(
     node: ir.Node,
     inputs: Sequence[ir.Value],
     weight: ir.Value | None,

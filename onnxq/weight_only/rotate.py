@@ -48,7 +48,7 @@ def rotate(model: ir.Model, matrices: Sequence[Matrix], seed: int = 0, most_byte
     if size > most_bytes:
         raise OptionError(
             f"the weights to turn take {size / 2**30:.1f} GB, all of which would be held in memory",
-            where="weight_only, rotate",
+            where="rotate",
             hint=f"Leave rotate=true out; it takes up to {most_bytes / 2**30:g} GB",
         )
     for number, stream in enumerate(streams):

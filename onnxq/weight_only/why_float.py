@@ -10,12 +10,13 @@ from onnxq.graph.values import is_constant
 from onnxq.options.selection import Selection
 from onnxq.planning.weightless import ALREADY, reads_quantized, why_no_weights
 
-__all__ = ["LEAST", "is_given", "is_weight", "shape_of", "why_float"]
+__all__ = ["LEAST", "NOT_STORED", "is_given", "is_weight", "shape_of", "why_float"]
 
 LEAST = 1024
 """Numbers of a weight that is worth a node of its own."""
 _LEAST_INPUTS = 16
 _STORED = ("MatMul", "Gemm", "Gather")
+NOT_STORED = "only weights of MatMul, Gemm and Gather are stored in blocks"
 _SMALL = f"its weight has fewer than {LEAST} numbers"
 
 
@@ -32,7 +33,7 @@ def why_float(node: ir.Node, selection: Selection, *, deep: bool) -> str | None:
     if node.op_type not in _STORED and (why := why_no_weights(node)):
         return why
     if node.op_type not in _STORED or node.domain != "":
-        return "only weights of MatMul, Gemm and Gather are stored in blocks"
+        return NOT_STORED
     if is_given(node):
         return ALREADY
     value = node.inputs[_position(node)]

@@ -14,6 +14,7 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.tensorrt.lacks import ABSENT
 from onnxq.errors import VerificationError
+from onnxq.nvfp4 import quantize_nvfp4
 from onnxq.runtimes.child import examine, interpreter, missing
 from onnxq.runtimes.runtime import Examination
 from onnxq.runtimes.tensorrt import RUNTIME
@@ -22,6 +23,7 @@ from tests.backends.test_tensorrt import detector, ints, mlp, packed
 from tests.backends.test_tensorrt_lacks import FORMS, Form
 from tests.backends.test_tensorrt_nlp import encoder
 from tests.models import build, feeds_for, images, normal
+from tests.nvfp4.reference import mlp as nvfp4_mlp
 from tests.planning.test_planner import residual, transformer
 
 _WHY = missing(RUNTIME)
@@ -156,6 +158,60 @@ def test_blocks_of_4_bit_weights_stay_in_4_bits(tmp_path: Path) -> None:
     onnx.save(model, source)
     rewrite(source, None, output=path, options=Options())
     assert sum("Float x Int4" in remark for remark in examine(RUNTIME, path).remarks) == 2
+
+
+def test_nvfp4_multiplies_in_4_bit_floating_point_numbers(tmp_path: Path) -> None:
+    """In tensors of two and three axes, of free sizes, with weights of any number of outputs."""
+    nets: list[tuple[onnx.ModelProto, dict[str, int]]] = [(mlp(), {}), (transformer(), {}), (nvfp4_mlp(), {"N": 7})]
+    for index, (model, dims) in enumerate(nets):
+        source, path = tmp_path / f"{index}.onnx", tmp_path / f"{index}.q.onnx"
+        onnx.save(model, source)
+        feeds = feeds_for(model, **dims)
+        result = quantize_nvfp4(source, path, data=feeds)
+        seen = examine(RUNTIME, path, feeds)
+        assert result.quantized and {f"matrix_multiply {name}" for name in result.quantized} == set(seen.integer)
+        assert "compiled for SM120" in seen.remarks
+
+
+def test_nvfp4_of_tensors_whose_size_is_computed(tmp_path: Path) -> None:
+    """As behind attention where an exporter computes the shape in which heads come together."""
+    model = build(
+        """(float[N, T, 4, 16] x) => (float[N, T, 96] y) {
+            sizes = Shape <end = 2> (x)
+            halves = Div (sizes, one)
+            rest = Constant <value_ints = [-1]> ()
+            computed = Concat <axis = 0> (halves, rest)
+            flat = Reshape (x, computed)
+            y = MatMul (flat, w)
+        }""",
+        one=np.array([1, 1]),
+        w=normal(64, 96),
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = feeds_for(model, N=2, T=5)
+    quantize_nvfp4(tmp_path / "m.onnx", tmp_path / "q.onnx", data=feeds)
+    assert examine(RUNTIME, tmp_path / "q.onnx", feeds).integer == ("matrix_multiply MatMul",)
+
+
+def test_nvfp4_of_weights_alone_multiplies_in_float(tmp_path: Path) -> None:
+    onnx.save(nvfp4_mlp(), tmp_path / "m.onnx")
+    quantize_nvfp4(tmp_path / "m.onnx", tmp_path / "q.onnx", activations=False)
+    seen = examine(RUNTIME, tmp_path / "q.onnx", feeds_for(nvfp4_mlp(), N=7))
+    assert of_kind(seen.floating, "matrix_multiply") == 3 and not seen.integer
+
+
+def test_what_has_four_axes_is_not_rounded_at_run_time(tmp_path: Path) -> None:
+    """Which is why :mod:`onnxq.nvfp4` leaves such products float."""
+    path = tmp_path / "q.onnx"
+    model = build("(float[8, 64] x) => (float[8, 96] y) { y = MatMul (x, w) }", w=normal(64, 96))
+    onnx.save(model, tmp_path / "m.onnx")
+    quantize_nvfp4(tmp_path / "m.onnx", path, data=feeds_for(model))
+    made = onnx.load(path)
+    for value, width in ((made.graph.input[0], 64), (made.graph.output[0], 96)):
+        value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, [1, 2, 4, width]))
+    onnx.save(made, path)
+    with pytest.raises(VerificationError, match="must be 2D or 3D"):
+        examine(RUNTIME, path)
 
 
 _ASK = """

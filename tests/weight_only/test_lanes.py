@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from onnxq.nvfp4.recipe import Nvfp4
 from onnxq.ranged import from_range
 from onnxq.weight_only import grid, lanes
 from onnxq.weight_only.grid import Coded, nearest
@@ -21,6 +22,7 @@ _RECIPES = [
     *(Recipe(2, block, symmetric, format="matmulnbits") for block in (32, 128) for symmetric in (True, False)),
     Recipe(4, 16, format="matmulnbits"),
     Recipe(4, 256),
+    Nvfp4(),
 ]
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 from common import Request, serve
 
-NARROW = ("Int8", "Int4", "FP8", "FP4")
+NARROW = ("Int8", "Int4", "FP8", "FP4E2M1")
 MULTIPLY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
 KERNELS = ("runtime_fusion", "correlation", "convolution", "deconvolution", "gemm")
 """Kinds of kernels that multiply, the surest last; others may be named after a layer of which they prepare a part."""
-WITHOUT_FP8 = ("SM75", "SM80", "SM86")
-FIRST_WITH_FP8 = "SM89"
+CAPABILITIES = ("SM75", "SM80", "SM86", "SM89", "SM120", "SM121")
+FIRST_WITH = {"FP4": "SM120", "FP8": "SM89"}
+"""Types that not all have, and which has them first of those that it compiles for."""
 MOST = 8
 """Warnings passed on."""
 _DATATYPE = re.compile(r"Datatype: (\w+)")
@@ -58,8 +59,10 @@ def run(request: Request) -> dict[str, Any]:
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.num_compute_capabilities = 1
     capability = request.options["capability"]
-    if capability in WITHOUT_FP8 and _has_fp8(trt, network):
-        capability = FIRST_WITH_FP8
+    made = _types_made(network)
+    for kind, first in FIRST_WITH.items():
+        if getattr(trt.DataType, kind) in made and capability in CAPABILITIES[: CAPABILITIES.index(first)]:
+            capability = first
     config.set_compute_capability(getattr(trt.ComputeCapability, capability), 0)
     profile = _profile(builder, network, request)
     if profile is not None:
@@ -78,10 +81,10 @@ def run(request: Request) -> dict[str, Any]:
     return report
 
 
-def _has_fp8(trt: Any, network: Any) -> bool:
-    """Whether a layer makes FP8 numbers."""
+def _types_made(network: Any) -> set[Any]:
+    """Types of the numbers that layers make, constants among them."""
     layers = (network.get_layer(i) for i in range(network.num_layers))
-    return any(layer.get_output(i).dtype == trt.DataType.FP8 for layer in layers for i in range(layer.num_outputs))
+    return {layer.get_output(i).dtype for layer in layers for i in range(layer.num_outputs)}
 
 
 def _profile(builder: Any, network: Any, request: Request) -> Any:
