@@ -213,7 +213,8 @@ def _cut_off(before: Quantized, after: Quantized, decider: Decider) -> str | Non
 
 def _steps(plan: Plan, model: ir.Model, start: _State) -> list[_Step]:
     """Names of steps and what they change, from those that the others build on to the last."""
-    weights = [site.spec.bits for site in plan.sites if site.role == "weight"]
+    weights = [site.spec for site in plan.sites if site.role == "weight"]
+    of_tensors = [spec for spec in weights if isinstance(spec.granularity, PerTensor)]
     installed = set(plugins.names("onnxq.algorithms"))
     ops = set(plan.quantized.values())
     in_front, rounding = [], []
@@ -221,11 +222,12 @@ def _steps(plan: Plan, model: ir.Model, start: _State) -> list[_Step]:
         in_front.append("rotate")
     if ops & {"MatMul", "Gemm"}:
         in_front.append("smoothquant")
-    if any(site.role == "weight" and isinstance(site.spec.granularity, PerTensor) for site in plan.sites):
+    if of_tensors:
         clips = any(node.op_type == "Clip" for node in all_nodes(model))
         in_front.append("equalize:clip=true" if clips else "equalize")
-    few = min(weights, default=USUAL_BITS) < USUAL_BITS
-    rounding.append("gptq:prefix=true" if few else "gptq")
+    few = min((spec.bits for spec in weights), default=USUAL_BITS) < USUAL_BITS
+    coarse = few or 2 * len(of_tensors) > len(weights)  # what is lost before a layer is more than its own rounding
+    rounding.append("gptq:prefix=true" if coarse else "gptq")
     if few:
         rounding.append("adaround")
         if _has_torch():

@@ -196,6 +196,12 @@ def test_both_are_made_again_with_others_to_learn_from_until_it_is_clear(monkeyp
     assert len(seen) == len(set(seen)) > 16
 
 
+@pytest.mark.parametrize(("target", "tried"), [("vitis", "gptq:prefix=true"), ("tensorrt", "gptq")])
+def test_where_weights_have_one_scale_layers_learn_from_what_quantized_ones_give(target: str, tried: str) -> None:
+    made = onnxq.quantize(net(), images(1, 3, 12, 12, samples=16), backend=target, options=Options(effort="best"))
+    assert f"best: {tried} " in " ".join(f"{note} " for note in made.notes)
+
+
 def test_ranges_are_not_tried_where_weights_alone_are_integers() -> None:
     model = build("(float[1, 64] x) => (float[1, 128] y) { y = Gemm (x, w, b) }", w=normal(64, 128), b=normal(128))
     made = onnxq.quantize(model, images(1, 64, samples=32), options=Options(effort="best"))

@@ -105,7 +105,7 @@ def test_the_file_itself_in_place_of_the_model_beside_it(tmp_path: Path) -> None
     model = build("(float[1, 8] x) => (float[1, 8] y) { y = Gemm (x, w) }", w=normal(8, 8))
     onnxq.quantize(model, feeds_for(model), backend="litert", output=tmp_path / "net.onnx")
     with pytest.raises(ModelError) as caught:
-        onnxq.verify(tmp_path / "net.tflite", feeds_for(model), backend="litert")
+        onnxq.deploy(tmp_path / "net.tflite", backend="litert")
     assert f"'{tmp_path / 'net.onnx'}'" in str(caught.value) and "tf2onnx" not in str(caught.value)
 
 
