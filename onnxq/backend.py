@@ -47,6 +47,7 @@ class Backend:
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the
             options say otherwise; where no row has one they never do.
         channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
+        activation_zero_points: activations of a model to deploy may have zero points where the target's own have none.
         weight_zero_points: weights of a model to deploy may have some: ``"tensor"``, with one scale; ``"beyond"``, none
             of its integers too; ``"channel"``, with one a channel too. What is given here says ``asymmetric_weights``.
         asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points.
@@ -121,9 +122,9 @@ class Backend:
         recast: a rewriting of the rendered QDQ model, in place, into faster forms, which may have other tensors inside.
         finish: a last one, in place, that keeps them.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
-        runtime_file: writes, beside an ONNX model, float or with quantizers, the file that the runtime takes in its
-            place: for copies of an artifact with more outputs, for parts of it, for the float model. ``None``: it takes
-            ONNX.
+        runtime_file: writes, beside an ONNX model that is written, float or with quantizers, or over it, the file that
+            the runtime takes in its place: for copies of an artifact with more outputs, for parts of it, for the float
+            model. ``None``: it takes ONNX as onnxruntime does.
         artifacts: files written, for the table of targets.
         next_step: the vendor's command that takes the artifact in the target's default format, ``MODEL`` standing for
             its path without the ending; several commands are joined by ``&&``.
@@ -140,6 +141,7 @@ class Backend:
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
     channel_activations: bool = False
+    activation_zero_points: bool = False
     weight_zero_points: Literal["", "tensor", "channel", "beyond"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
     overflows: Callable[[], bool] | None = None
@@ -216,7 +218,8 @@ class Backend:
     @property
     def one_entry(self) -> bool:
         """Whether a tensor is quantized in one way for all that read it: the artifact is a table of tensors."""
-        return next(iter(self.formats.values())).simulated
+        form = next(iter(self.formats.values()))
+        return form.simulated and bool(form.beside)
 
     def require(self, options: Options) -> None:
         """Refuse what the target cannot hold, before any work.

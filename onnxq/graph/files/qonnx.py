@@ -16,15 +16,17 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.fake_quantize_function import DOMAIN, NAME, register
+from onnxq.graph.fake_quantize_function import DOMAIN as OWN
+from onnxq.graph.fake_quantize_function import NAME, register
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.constants import constant_tensor
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import array_of, replace_nodes, set_constant
 
-__all__ = ["read_quant_nodes"]
+__all__ = ["DOMAIN", "read_quant_nodes"]
 
-_DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas")
+DOMAIN = "qonnx.custom_op.general"
+_DOMAINS = (DOMAIN, "onnx.brevitas")
 _ROUNDINGS = ("ROUND", "HALF_EVEN")
 _FIRST_OPSET = 11
 """From here on the function's operators are what they are."""
@@ -62,7 +64,7 @@ def read_quant_nodes(model: ir.Model) -> None:
         scale = set_constant(node.graph, namer, f"{base}_scale", call.scale)
         zero = set_constant(node.graph, namer, f"{base}_zero_point", call.zero_point)
         name = node.name or namer.node(base)
-        replace_nodes([node], ir.node(NAME, [data, scale, zero], call.attributes, domain=DOMAIN, name=name))
+        replace_nodes([node], ir.node(NAME, [data, scale, zero], call.attributes, domain=OWN, name=name))
     register(model)
     used = {node.domain for node in all_nodes(model)}
     for domain in _DOMAINS:
