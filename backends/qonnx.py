@@ -2,23 +2,17 @@
 
 Quantizers stand on weights and on what is multiplied, added, joined and averaged, as Brevitas puts them: behind the
 activation function, none between a layer and its function, none behind the last layer. Data movement and MaxPool pass
-integers on, on one scale. Weights are signed and narrow (-127 to 127), a scale for each output channel; activations have
-one scale, unsigned where a Relu, Clip, Sigmoid or the like has made them, else signed. Zero points are 0. Biases, batch
-normalizations that fold into no layer, and other arithmetic with constants stay float: FINN makes thresholds of them.
+integers on, on one scale. Weights are signed and narrow (-127 to 127), a scale for each output channel. Activations
+have one scale, unsigned where a Relu, Clip, Sigmoid or the like has made them, else signed. Zero points are 0. Biases,
+batch normalizations that fold into no layer, and other arithmetic with constants stay float: FINN makes thresholds of
+them.
 
-All that the table allows is quantized, whatever the data shows: FINN has no floats inside of a dataflow. ``--weight-bits``
-and ``--act-bits`` ask for widths, ``--override`` for those of some layers (first and last ones of 8 bits, say), and for
-few bits ``onnxq finetune`` trains. For hls4ml ``--no-per-channel`` gives weights one scale.
+All that the table allows is quantized, whatever the data shows: FINN has no floats inside of a dataflow.
+``--weight-bits`` and ``--act-bits`` ask for widths, ``--override`` for those of some layers (first and last ones of 8
+bits, say). ``onnxq finetune`` trains for few bits.
 
-What FINN refuses beyond that: a width above 8 of activations by default, Clip (a Relu6), and a signed grid behind a Relu
-(``--symmetric`` asks for those). What its streamlining moves past an Add, scales that are equal, onnxq does not seek. A
-model to deploy may have zero points and scales for each channel of an activation: they are kept, and noted.
-
-The file needs ``qonnx-cleanup`` first, as one that Brevitas wrote; for hls4ml then ``qonnx-to-channels-last`` and
-qonnx's ``GemmToMatMul``. A batch of free size is set there with ``--override-inpsize=1``.
-
-``onnxq`` reads such models by every verb, Brevitas' too: ``onnxq deploy brevitas.onnx --backend NAME`` writes one for any
-other target. See :mod:`onnxq.graph.files.qonnx` for what it holds of them.
+``onnxq`` reads such models by every verb, Brevitas' too: ``onnxq deploy brevitas.onnx --backend NAME`` writes one for
+any other target. See :mod:`onnxq.graph.files.qonnx` for what it holds of them.
 """
 
 from __future__ import annotations

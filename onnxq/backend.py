@@ -210,6 +210,13 @@ class Backend:
         computed = {op for op, rule in self.rules.items() if rule.kind is not Kind.WEIGHT_ONLY}
         return COMPOSITE - self.has_whole - (FUSED & computed)
 
+    def rounds_bias(self, bits: int) -> bool:
+        """Whether the bias of a layer is an integer where its data has so many bits, of those times the weight's.
+
+        Where no QuantizeLinear has that width the layer computes in float, and steps of few bits are coarse.
+        """
+        return self.bias == "int32" and bits in self.quantizer_bits
+
     @property
     def at_home(self) -> bool:
         """Whether the runtime in which onnxq checks every result is the one that it is made for."""

@@ -213,18 +213,23 @@ def _adopt(given: GivenNumbers, unquantized: Set[tuple[str, Edge | None]], optio
     without = _without_scale(
         sorted(set(writing(source.model, plan, numbers).values()) - given.refused.keys()), simulated
     )
-    plan = with_float_readers(source, _with_numbers(plan, numbers, given.in_float), numbers)
+    plan = with_float_readers(source, _with_numbers(plan, numbers, given), numbers)
     fit_biases(source.model, plan, numbers)
     notes = [*_changed(given, plan, numbers, shared), *without, *fit_to_target(source.model, plan, numbers, target)]
     return _Adopted(plan, numbers, given.moved(plan, numbers), notes, warnings)
 
 
-def _with_numbers(plan: Plan, numbers: Mapping[str, QParams], in_float: Set[str]) -> Plan:
-    """A plan of the sites that have numbers, those of a tensor left float aside that quantize nothing."""
+def _with_numbers(plan: Plan, numbers: Mapping[str, QParams], given: GivenNumbers) -> Plan:
+    """A plan of the sites that have numbers, those of a tensor left float aside that quantize nothing.
+
+    Biases whose steps are those of data of few bits are left float, where the target computes such layers in float.
+    """
+    in_float, rounds = given.in_float, given.target.rounds_bias
+    coarse = {s.name for s in plan.sites if s.factors and not rounds(numbers[s.factors[0]].spec.bits)}
     sites = tuple(
         replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
         for s in plan.sites
-        if s.name in numbers and (s.readers or s.tensor not in in_float)
+        if s.name in numbers.keys() - coarse and (s.readers or s.tensor not in in_float)
     )
     return _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
 

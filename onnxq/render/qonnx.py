@@ -107,10 +107,11 @@ def _to_quant(node: ir.Node, namer: Namer) -> None:
         data = set_constant(graph, namer, f"{data.name}_rounded", np.asarray((codes + np.float32(0)) * scale))
     low, high, zero = _from_zero(low, high, zero)
     bits = high.bit_length() + (low < 0)
-    attributes = {"signed": int(low < 0), "narrow": int(low == 1 - (1 << (bits - 1))), "rounding_mode": "ROUND"}
+    signs = {"signed": int(low < 0), "narrow": int(low == 1 - (1 << (bits - 1)))}
     width = set_constant(graph, namer, f"{name}_bitwidth", np.float32(bits).reshape(()))
     zeropt = set_constant(graph, namer, f"{name}_zeropt", zero.astype(np.float32))
-    made = ir.node("Quant", [data, node.inputs[1], zeropt, width], attributes, domain=DOMAIN, name=node.name)
+    operands = [data, node.inputs[1], zeropt, width]
+    made = ir.node("Quant", operands, {**signs, "rounding_mode": "ROUND"}, domain=DOMAIN, name=node.name)
     replace_nodes([node], made)
 
 

@@ -1,4 +1,4 @@
-"""The package qonnx, which FINN and hls4ml are built on: node by node, Quant by its own code, the rest in onnxruntime."""
+"""The package qonnx, which FINN and hls4ml build on: node by node, Quant in its own code, all else in onnxruntime."""
 
 from onnxq.runtimes.runtime import Runtime
 
