@@ -34,15 +34,17 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import constant_array, replace_nodes, set_constant
+from onnxq.graph.values import constant_array, is_constant, replace_nodes, set_constant
 from onnxq.quantized import Quantized
+from onnxq.render.limits import bounds
 from onnxq.render.repeats import without_repeats
-from onnxq.render.wiring import numbers
+from onnxq.render.wiring import describe, numbers
 
 __all__ = ["QONNX", "write_quant_nodes"]
 
 _VERSION = 1
 _NAMED = 3
+_WINDOWED = ("AveragePool", "Conv", "ConvTranspose", "MaxPool")
 
 
 def write_quant_nodes(model: ir.Model, path: Path) -> list[Path]:
@@ -59,6 +61,10 @@ def write_quant_nodes(model: ir.Model, path: Path) -> list[Path]:
     namer = Namer(model)
     for node in [n for n in all_nodes(model) if (n.domain, n.op_type) == (OWN, FAKE_QUANTIZE)]:
         _to_quant(node, namer)
+    for node in list(all_nodes(model)):
+        _say_all(node)
+        if node.domain == "" and node.op_type == "Clip" and _saturated(node):
+            replace_nodes([node], ir.node("Relu", node.inputs[:1], name=node.name))
     model.functions.pop((OWN, FAKE_QUANTIZE, ""), None)
     model.opset_imports.pop(OWN, None)
     model.opset_imports[DOMAIN] = _VERSION
@@ -111,8 +117,45 @@ def _to_quant(node: ir.Node, namer: Namer) -> None:
     width = set_constant(graph, namer, f"{name}_bitwidth", np.float32(bits).reshape(()))
     zeropt = set_constant(graph, namer, f"{name}_zeropt", zero.astype(np.float32))
     operands = [data, node.inputs[1], zeropt, width]
-    made = ir.node("Quant", operands, {**signs, "rounding_mode": "ROUND"}, domain=DOMAIN, name=node.name)
-    replace_nodes([node], made)
+    attributes = {**signs, "rounding_mode": "ROUND"}
+    readers = list(node.outputs[0].uses()) if weight is not None else []
+    replace_nodes([node], made := ir.node("Quant", operands, attributes, domain=DOMAIN, name=node.name))
+    for reader, position in readers[1:]:  # FINN refuses a weight that several read
+        again = ir.node("Quant", operands, attributes, domain=DOMAIN, name=namer.node(name))
+        describe(again.outputs[0], namer.fresh(name), ir.DataType.FLOAT, data.shape)
+        graph.insert_after(made, [again])
+        reader.replace_input_with(position, again.outputs[0])
+
+
+def _saturated(clip: ir.Node) -> bool:
+    """Whether all that reads a Clip from 0 is a Quant that ends where it does or before: for those it is a Relu."""
+    low, high = bounds(clip) if all(value is None or is_constant(value) for value in clip.inputs[1:]) else (-1.0, 0.0)
+    readers = [(use.node, use.idx) for use in clip.outputs[0].uses()]
+    if low != 0 or clip.outputs[0].is_graph_output() or not readers:
+        return False
+    for node, position in readers:
+        if node.domain != DOMAIN or position or node.attributes.get_int("signed", 1):
+            return False
+        scale, zero, width = (numbers(value).astype(np.float64) for value in node.inputs[1:] if value is not None)
+        if zero.any() or ((2.0**width - 1.5) * scale > high).any():
+            return False
+    return True
+
+
+def _say_all(node: ir.Node) -> None:
+    """Write out the attributes of a convolution or pool that have their defaults: qonnx and FINN ask for them."""
+    automatic = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
+    if node.domain != "" or node.op_type not in _WINDOWED or automatic:
+        return
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    kernel = node.attributes.get_ints("kernel_shape", ()) or (
+        weight.shape.numpy()[2:] if weight is not None and weight.shape is not None and weight.shape.is_static() else ()
+    )
+    ones = [1] * len(kernel)
+    said: dict[str, int | list[int]] = {"kernel_shape": list(kernel), "strides": ones, "pads": [0] * (2 * len(kernel))}
+    said |= {"dilations": ones, "group": 1} if weight is not None else {}
+    for name, value in said.items() if kernel else ():
+        node.attributes.setdefault(name, ir.convenience.convert_attribute(name, value))
 
 
 def _from_zero(low: int, high: int, zero: NDArray[np.generic]) -> tuple[int, int, NDArray[np.generic]]:
