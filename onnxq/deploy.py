@@ -105,10 +105,8 @@ def deploy(
     given, source, lost = in_form(model, target, options)
     refuse_unread(source)
     warnings = [*lost, *left_while_running(source, target.format_named(options.format))]
-    if not source.qparams:
-        if isinstance(model, (str, os.PathLike)):
-            refuse_table(Path(model), source.model, _TABLE)
-        raise nothing_to_deploy(source)
+    if not source.qparams and isinstance(model, (str, os.PathLike)):
+        refuse_table(Path(model), source.model, _TABLE)
     if not any(site.role == "activation" for site in source.plan.sites):
         raise nothing_to_deploy(source)
     unquantized = past_quantizers(given)
@@ -129,6 +127,7 @@ def deploy(
         recipe=("the scales of the model given", *_but_for(adopted.moved, target)),
         hints=hints(source.model, plan, target, {}),
     )
+    made = replace(made, notes=(*made.notes, *target.format_named(options.format).told(made)))
     made = _verified(made, model, given, options, bounds, [*warnings, *adopted.warnings])
     say(made.verification)
     return made if path is None else made.written(path)
@@ -213,23 +212,18 @@ def _adopt(given: GivenNumbers, unquantized: Set[tuple[str, Edge | None]], optio
     without = _without_scale(
         sorted(set(writing(source.model, plan, numbers).values()) - given.refused.keys()), simulated
     )
-    plan = with_float_readers(source, _with_numbers(plan, numbers, given), numbers)
+    plan = with_float_readers(source, _with_numbers(plan, numbers, given.in_float), numbers)
     fit_biases(source.model, plan, numbers)
     notes = [*_changed(given, plan, numbers, shared), *without, *fit_to_target(source.model, plan, numbers, target)]
     return _Adopted(plan, numbers, given.moved(plan, numbers), notes, warnings)
 
 
-def _with_numbers(plan: Plan, numbers: Mapping[str, QParams], given: GivenNumbers) -> Plan:
-    """A plan of the sites that have numbers, those of a tensor left float aside that quantize nothing.
-
-    Biases whose steps are those of data of few bits are left float, where the target computes such layers in float.
-    """
-    in_float, rounds = given.in_float, given.target.rounds_bias
-    coarse = {s.name for s in plan.sites if s.factors and not rounds(numbers[s.factors[0]].spec.bits)}
+def _with_numbers(plan: Plan, numbers: Mapping[str, QParams], in_float: Set[str]) -> Plan:
+    """A plan of the sites that have numbers, those of a tensor left float aside that quantize nothing."""
     sites = tuple(
         replace(s, spec=numbers[s.name].spec, produced=s.produced and s.tensor not in in_float)
         for s in plan.sites
-        if s.name in numbers.keys() - coarse and (s.readers or s.tensor not in in_float)
+        if s.name in numbers and (s.readers or s.tensor not in in_float)
     )
     return _truly_stored(without_torn_ties(replace(plan, sites=sites), numbers))
 

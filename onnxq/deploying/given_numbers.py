@@ -120,6 +120,10 @@ class GivenNumbers:
                 numbers[site.name] = from_range(*site.fixed, site.spec)
             elif lacks and (before := self._before(site)) is not None:
                 numbers[site.name] = _held(self._given["activation", before], site.spec)
+        for site in plan.sites:
+            data = numbers.get(site.factors[0]) if site.factors is not None else None
+            if data is not None and not self.target.rounds_bias(data.spec.bits):
+                del numbers[site.name]
         hold_exact_constants(self.source.model, plan, numbers)
         if self.exact_as_uint8:
             self.unsigned = unsigned_weights(self.source.model, plan, numbers)
