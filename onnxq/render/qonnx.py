@@ -113,11 +113,11 @@ def _to_quant(node: ir.Node, namer: Namer) -> None:
         data = set_constant(graph, namer, f"{data.name}_rounded", np.asarray((codes + np.float32(0)) * scale))
     low, high, zero = _from_zero(low, high, zero)
     bits = high.bit_length() + (low < 0)
-    signs = {"signed": int(low < 0), "narrow": int(low == 1 - (1 << (bits - 1)))}
+    attributes: dict[str, int | str] = {"rounding_mode": "ROUND", "signed": int(low < 0)}
+    attributes["narrow"] = int(low == 1 - (1 << (bits - 1)))
     width = set_constant(graph, namer, f"{name}_bitwidth", np.float32(bits).reshape(()))
     zeropt = set_constant(graph, namer, f"{name}_zeropt", zero.astype(np.float32))
     operands = [data, node.inputs[1], zeropt, width]
-    attributes = {**signs, "rounding_mode": "ROUND"}
     readers = list(node.outputs[0].uses()) if weight is not None else []
     replace_nodes([node], made := ir.node("Quant", operands, attributes, domain=DOMAIN, name=node.name))
     for reader, position in readers[1:]:  # FINN refuses a weight that several read

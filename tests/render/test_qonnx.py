@@ -120,7 +120,7 @@ def test_weights_lie_on_their_grids_and_each_reader_has_a_quant_of_its_own(tmp_p
     assert readers == [1, 1]
 
 
-def net(op: str = "Relu (a)", **constants: Array) -> onnx.ModelProto:
+def net(op: str = "Relu (a)", **constants: Any) -> onnx.ModelProto:
     return build(
         f"(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) {{ a = Conv (x, v)\n [act] r = {op}\n y = Conv (r, w) }}",
         v=normal(4, 3, 3, 3),

@@ -26,7 +26,8 @@ def run(request: Request) -> dict[str, Any]:
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in constants]
     names = [value.name for value in model.graph.output]
-    made, shapes = None, []
+    made: Any = None
+    shapes: list[Any] = []
     for index, feeds in enumerate(request.feeds()):
         try:
             with said_aside():
