@@ -1,18 +1,30 @@
-"""QONNX for FINN and hls4ml (FPGAs): Quant nodes of any width from 2 to 16 bits, zero point 0, float biases.
+"""QONNX, for FINN and other compilers for FPGAs: Quant nodes of 2 to 16 bits, zero point 0, float biases.
 
 Quantizers stand on weights and on what is multiplied, added, joined and averaged, as Brevitas puts them: behind the
 activation function, none between a layer and its function, none behind the last layer. Data movement and MaxPool pass
 integers on, on one scale. Weights are signed and narrow (-127 to 127), a scale for each output channel. Activations
 have one scale, unsigned where a Relu, Clip, Sigmoid or the like has made them, else signed. Zero points are 0. Biases,
 batch normalizations that fold into no layer, and other arithmetic with constants stay float: FINN makes thresholds of
-them.
+them. All that the table allows is quantized, whatever the data shows, as a dataflow of FINN has no floats inside.
 
-All that the table allows is quantized, whatever the data shows: FINN has no floats inside of a dataflow.
 ``--weight-bits`` and ``--act-bits`` ask for widths, ``--override`` for those of some layers (first and last ones of 8
-bits, say). ``onnxq finetune`` trains for few bits.
+bits, say); ``onnxq finetune`` trains for few bits. A Clip that ends at 0 below, and above where its quantizer does (a
+Relu6), is written as a Relu; attributes of convolutions are all written out, as qonnx and FINN ask for them.
 
-``onnxq`` reads such models by every verb, Brevitas' too: ``onnxq deploy brevitas.onnx --backend NAME`` writes one for
-any other target. See :mod:`onnxq.graph.files.qonnx` for what it holds of them.
+By FINN's source it takes: zero points 0, unsigned integers behind a Relu alone and signed ones elsewhere, activations
+of up to 8 bits unless asked for more, Quant on a weight for one reader. That is what is written, at 8 bits or fewer.
+It moves a scale past an Add where both branches have the same, which onnxq does not seek. A model to deploy keeps zero
+points and scales for each channel of an activation, with a note; with an odd zero point QONNX rounds what is half-way
+between integers to the other side. hls4ml wants powers of two: the target ``hls4ml``.
+
+Models of this kind are read by every verb, Brevitas' too: ``onnxq deploy brevitas.onnx --backend NAME`` writes one for
+any other target. Read are Quant and IntQuant with constant operands, of 2 to 16 bits (biases of 32), rounding half to
+even. BipolarQuant, Trunc, FloatQuant, other roundings, unsigned narrow grids and scales along two axes are named in an
+error. FINN and hls4ml nets have no quantizer behind the last layer: targets that need one leave that layer float.
+
+Verified on qonnx 1.0.0, opsets 17 to 25, 2 to 16 bits: its executor gives the numbers of onnxq's simulation. Brevitas
+0.13.4 on torch 2.13, both exporters, 2 to 8 bits, biases float, of 8 and of 32 bits: read, such a model gives Brevitas'
+own outputs to 130 dB, which is float32.
 """
 
 from __future__ import annotations
@@ -59,7 +71,7 @@ def _grid(value: ir.Value) -> QuantSpec:
 
 
 def _two_activations(node: ir.Node) -> str | None:
-    """One of two activations: a constant is part of thresholds."""
+    """One of two activations: arithmetic with a constant stays as it is."""
     return "it computes with a constant" if any(map(is_constant, node.inputs)) else None
 
 
@@ -103,7 +115,7 @@ _RULES = (
 
 BACKEND = Backend(
     name="qonnx",
-    title="QONNX for FINN and hls4ml (FPGAs), any bits",
+    title="FINN and others (FPGAs) by QONNX, any bits",
     activation=_SIGNED,
     weight=QuantSpec(signed=True, symmetric=True, narrow_range=True),
     weight_zero_points="channel",
@@ -121,6 +133,6 @@ BACKEND = Backend(
     runtime_file=write_quant_nodes,
     artifacts="model.onnx (Quant of qonnx.custom_op.general)",
     next_step="qonnx-cleanup MODEL.onnx",
-    verified="",
-    unverified="",
+    verified="qonnx 1.0.0: equal numbers at 2 to 16 bits; Brevitas 0.13.4: its exports are read",
+    unverified="FINN: what it takes is known from its source",
 )

@@ -146,4 +146,4 @@ def test_a_clip_counts_as_a_relu() -> None:
         high=f32(6),
     )
     (told,) = (finding for finding in onnxq.check(model, backend="hls4ml") if "Clip" in finding.what)
-    assert "as a Relu" in told.what
+    assert "as a Relu where the quantizer" in told.what
