@@ -35,22 +35,18 @@ __all__ = ["BACKEND"]
 
 _SIGNED = QuantSpec(power_of_two=True)
 _UNSIGNED = QuantSpec(signed=False, symmetric=False, power_of_two=True)
-
-
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
 _NAMES = (
     "Add Average AveragePool BatchNormalization Concat Conv Div Dropout Elu Flatten Gemm "
     "GlobalAveragePool GlobalMaxPool Identity LeakyRelu MatMul Max MaxPool Min Mul PRelu Pad Relu Reshape "
     "Resize Selu Sigmoid Softmax Softplus Softsign Sub Sum Tanh ThresholdedRelu Transpose"
 )
 _READ = frozenset(_NAMES.split())
-"""Operators that the ONNX reader of hls4ml 1.3 has; Gemm is a MatMul and an Add in front of it, a Relu6 a Relu."""
+"""Operators that the ONNX reader of hls4ml 1.3 has; a Gemm becomes a MatMul and an Add in front of it."""
 
 
 def _grid(value: ir.Value) -> QuantSpec:
     return _UNSIGNED if cannot_be_negative(value, joined=True) else _SIGNED
-
-
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
 
 
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:
@@ -62,10 +58,8 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
     if (node.domain == "" and node.op_type in _READ) or node.domain == "onnxq":
         return None
     if node.op_type == "Clip" and node.domain == "":
-        return (
-            "hls4ml has no Clip, which is written as a Relu where the quantizer behind it ends before",
-            "Export a Relu",
-        )
+        what = "hls4ml has no Clip, which is written as a Relu where the quantizer behind it ends before"
+        return what, "Export a Relu"
     return f"hls4ml's ONNX reader has no {full_type(node)}: it refuses the model", "Cut the model before it or after it"
 
 
@@ -76,13 +70,13 @@ BACKEND = replace(
     activation=_SIGNED,
     weight=replace(QONNX.weight, power_of_two=True),
     weight_zero_points="",
-    activation_zero_points=False,
     channel_activations=False,
     per_channel=False,
     rules={
         op: replace(rule, activation=_grid, weight_axis=None, bias=2 if op in _BIASED else None)
         for op, rule in QONNX.rules.items()
     },
+    formats={name: form for name, form in QONNX.formats.items() if name != "qdq"},
     bias=QuantSpec(bits=16, power_of_two=True),
     lacks=_lacks,
     runtime="hls4ml",

@@ -1,10 +1,12 @@
 """Quantizers of QONNX, which Brevitas and the package qonnx write, as calls of ``onnxq::FakeQuantize``.
 
 Quant (also IntQuant) has the operands of a FakeQuantize, and computes the same, but that the grid's ends are worked out
-of a number of bits: https://github.com/fastmachinelearning/qonnx/blob/main/docs/qonnx-custom-ops/intquant_op.md. No
-runtime knows the operator, so it is replaced as soon as a model is loaded. Left as they are: those with operands that
-are not constant, another rounding than half to even, or a grid that is none of ONNX's integers, and BipolarQuant, Trunc
-and FloatQuant.
+of a number of bits, and that it adds the zero point before it rounds: with an odd one, what is half-way between
+integers goes to the other. No runtime knows the operator, so it is replaced as soon as a model is loaded. Source:
+https://github.com/fastmachinelearning/qonnx/blob/main/docs/qonnx-custom-ops/intquant_op.md.
+
+Left as they are: those with operands that are not constant, another rounding than half to even, or a grid that is none
+of ONNX's integers, and BipolarQuant, Trunc and FloatQuant.
 """
 
 from __future__ import annotations
