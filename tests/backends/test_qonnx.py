@@ -131,6 +131,15 @@ def test_what_is_written_is_a_model_for_other_targets(backend: str, tmp_path: Pa
     assert worst is not None and worst[1].sqnr > 40
 
 
+@pytest.mark.parametrize("backend", ["qonnx", "hls4ml"])
+def test_what_is_read_is_written_as_it_was(backend: str, tmp_path: Path) -> None:
+    """As finetune does, of what quantize has written."""
+    onnxq.quantize(net(), FEEDS, backend=backend, output=tmp_path / "q.onnx", options=Options(weight_bits=4))
+    onnxq.read(tmp_path / "q.onnx", backend=backend).save(tmp_path / "again.onnx")
+    ops = [[node.op_type for node in onnx.load(tmp_path / name).graph.node] for name in ("q.onnx", "again.onnx")]
+    assert ops[0].count("Quant") == ops[1].count("Quant") > 5 and "FakeQuantize" not in ops[1]
+
+
 def test_check_names_what_hls4ml_does_not_read() -> None:
     said = {finding.what for finding in onnxq.check(GRAPHS["upsampling"](), backend="hls4ml")}
     assert any("no ConvTranspose" in what for what in said) and any("no HardSwish" in what for what in said)

@@ -107,7 +107,9 @@ class _Reader:
                 self._unpacked(scale_early(node, self.namer) or node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
-                if "fake-quantize" in self.backend.formats:
+                own = self.backend.format_named(None)
+                says_it = own.simulated and not own.beside  # in operators of the target's own
+                if "fake-quantize" in self.backend.formats and not says_it:
                     self.format = "fake-quantize"
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
                 self._logarithmic(node)
