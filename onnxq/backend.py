@@ -47,6 +47,7 @@ class Backend:
         per_channel: weights have a scale for each output channel where their row has a ``weight_axis``, unless the
             options say otherwise; where no row has one they never do.
         channel_activations: activations of a model to deploy may have a scale for each channel; none are given here.
+        activation_zero_points: activations of a model to deploy may have zero points where the target's own have none.
         weight_zero_points: weights of a model to deploy may have some: ``"tensor"``, with one scale; ``"beyond"``, none
             of its integers too; ``"channel"``, with one a channel too. What is given here says ``asymmetric_weights``.
         asymmetric_weights: widths in which weights of Conv, Gemm and the like may have zero points.
@@ -121,9 +122,9 @@ class Backend:
         recast: a rewriting of the rendered QDQ model, in place, into faster forms, which may have other tensors inside.
         finish: a last one, in place, that keeps them.
         runtime: name of the real runtime in ``onnxq.runtimes`` that can load the artifact.
-        runtime_file: writes, beside an ONNX model, float or with quantizers, the file that the runtime takes in its
-            place: for copies of an artifact with more outputs, for parts of it, for the float model. ``None``: it takes
-            ONNX.
+        runtime_file: writes, beside an ONNX model that is written, float or with quantizers, or over it, the file that
+            the runtime takes in its place: for copies of an artifact with more outputs, for parts of it, for the float
+            model. ``None``: it takes ONNX as onnxruntime does.
         artifacts: files written, for the table of targets.
         next_step: the vendor's command that takes the artifact in the target's default format, ``MODEL`` standing for
             its path without the ending; several commands are joined by ``&&``.
@@ -140,6 +141,7 @@ class Backend:
     bias: Literal["int32", "float"] | QuantSpec = "int32"
     per_channel: bool = True
     channel_activations: bool = False
+    activation_zero_points: bool = False
     weight_zero_points: Literal["", "tensor", "channel", "beyond"] = ""
     asymmetric_weights: frozenset[int] = frozenset()
     overflows: Callable[[], bool] | None = None
@@ -213,6 +215,13 @@ class Backend:
         computed = {op for op, rule in self.rules.items() if rule.kind is not Kind.WEIGHT_ONLY}
         return COMPOSITE - self.has_whole - (FUSED & computed)
 
+    def rounds_bias(self, bits: int) -> bool:
+        """Whether the bias of a layer is an integer where its data has so many bits, of those times the weight's.
+
+        Where no QuantizeLinear has that width the layer computes in float, and steps of few bits are coarse.
+        """
+        return self.bias == "int32" and bits in self.quantizer_bits
+
     @property
     def at_home(self) -> bool:
         """Whether the runtime in which onnxq checks every result is the one that it is made for."""
@@ -226,7 +235,14 @@ class Backend:
     @property
     def one_entry(self) -> bool:
         """Whether a tensor is quantized in one way for all that read it: the artifact is a table of tensors."""
-        return next(iter(self.formats.values())).simulated
+        form = self.format_named(None)
+        return form.simulated and bool(form.beside)
+
+    @property
+    def has_own_quantizers(self) -> bool:
+        """Whether the artifact is ONNX with operators of the target's own that quantize."""
+        form = self.format_named(None)
+        return form.simulated and not form.beside
 
     def require(self, options: Options) -> None:
         """Refuse what the target cannot hold, before any work.

@@ -129,6 +129,7 @@ def deploy(
         recipe=("the scales of the model given", *_but_for(adopted.moved, target)),
         hints=hints(source.model, plan, target, {}),
     )
+    made = replace(made, notes=(*made.notes, *form.told(made)))
     made = _verified(made, model, given, options, bounds, [*warnings, *adopted.warnings])
     say(made.verification)
     return made if path is None else made.written(path)
@@ -171,11 +172,10 @@ def _left_out(bounds: Bounds, backend: str, agreed: SourceAgreement) -> list[str
     out = bounds.left_out
     if not out or agreed.worst is None or agreed.worst[1].sqnr >= _ALIKE:
         return []
-    are = "is" if len(out) == 1 else "are"
     finer = "" if agreed.warnings or bounds.lost else _FINER
     told = [
-        f"{plural(len(out), 'quantizer')} of activations in the model given {are} left out "
-        f"where {backend} computes in float: {listed([repr(name) for name in out], _LISTED)}{finer}"
+        f"{plural(len(out), 'quantizer')} of activations in the model given {'is' if len(out) == 1 else 'are'} "
+        f"left out where {backend} computes in float: {listed([repr(name) for name in out], _LISTED)}{finer}"
     ]
     if bounds.lost:
         shares = [f"{share:.1%} of {name!r}" for name, share in bounds.lost.items()]

@@ -44,6 +44,10 @@ class Format:
     notes: Callable[[Quantized], list[str]] | None = None
     refuses: Callable[[ir.Model], None] | None = None
 
+    def told(self, quantized: Quantized) -> list[str]:
+        """What of a result there is to note, see ``notes``."""
+        return [] if self.notes is None else self.notes(quantized)
+
     def sidecars(self, path: Path) -> list[Path]:
         """The files written beside a model."""
         return [path.with_name(path.stem + ending) for ending in self.beside]

@@ -160,8 +160,8 @@ class Job:
         prepared, fitted = given.prepared, given.fitted
         rewritten = fitted.model is not prepared.model
         said = _warnings(found, prepared.warnings, fitted.model, self.format, rewritten=rewritten)
-        unsaid = self.format.notes(found.quantized) if self.format.notes is not None else []
         fitted_notes = (*fitted.notes, *reduced(found.quantized.plan, found.draft.options))
+        unsaid = self.format.told(found.quantized)
         return replace(
             found.quantized,
             verification=replace(found.verification, warnings=(*found.draft.warnings, *said)),

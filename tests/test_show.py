@@ -93,6 +93,24 @@ def test_a_quantizer_says_its_type_where_it_has_no_zero_point(tmp_path: Path) ->
     assert (activation.dtype, activation.zero_point) == ("int16", (0, 0))
 
 
+@pytest.mark.parametrize("bits", [2, 4])
+def test_weights_that_are_widened_as_they_are_loaded(bits: int, tmp_path: Path) -> None:
+    """Signed integers of few bits, a scale for each channel, behind a Cast."""
+    model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=normal(4, 3, 3, 3))
+    made = onnxq.quantize(model, images(1, 3, 8, 8), backend="qonnx", output=tmp_path / "given.onnx")
+    source = tmp_path / "given.onnx"
+    onnxq.deploy(source, backend="onnxruntime", output=tmp_path / "q.onnx")
+    assert made.qparams["w"].scale.shape == (4,)
+    options = onnxq.Options(weight_bits=bits, act_bits=bits, min_sqnr=-100)
+    onnxq.quantize(model, images(1, 3, 8, 8), backend="qonnx", output=source, options=options)
+    onnxq.deploy(source, backend="onnxruntime", output=tmp_path / "few.onnx")
+    for name, kind in (("q", "int8"), ("few", f"int{bits}")):
+        view = show(tmp_path / f"{name}.onnx")
+        assert isinstance(view, ModelView)
+        (weight,) = (tensor for tensor in view.quantized if tensor.role == "weight")
+        assert (weight.dtype, weight.scales, weight.axis) == (kind, 4, 0)
+
+
 def test_the_fake_quantize_of_openvino_has_the_numbers_that_it_was_written_with(tmp_path: Path) -> None:
     model = build("(float[1, 8] x) => (float[1, 4] y) { h = Relu (x)\n y = MatMul (h, w) }", w=normal(8, 4))
     options = onnxq.Options(format="openvino-fake-quantize", bias_correction=False)

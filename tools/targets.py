@@ -29,6 +29,7 @@ FORMATS = {
     "qoperator": "ONNX with integer operators (QLinearConv and the like) in place of the float ones",
     "fake-quantize": "float arithmetic on rounded values: runs anywhere, at any width, for experiments",
     "openvino-fake-quantize": "ONNX with OpenVINO's own FakeQuantize operators",
+    "qonnx": "ONNX with Quant operators of QONNX, which FINN and hls4ml read",
     "context": "qdq, and beside it the model compiled for the HTP, which onnxruntime-qnn loads (needs onnxruntime-qnn)",
     "dlc": "qdq, and beside it the model as a DLC file of the Qualcomm SDK (needs onnxruntime-qnn)",
     "encodings-0.6.1": "float ONNX and a JSON file of encodings, the oldest version of its schema",

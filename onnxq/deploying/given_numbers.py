@@ -120,6 +120,10 @@ class GivenNumbers:
                 numbers[site.name] = from_range(*site.fixed, site.spec)
             elif lacks and (before := self._before(site)) is not None:
                 numbers[site.name] = _held(self._given["activation", before], site.spec)
+        for site in plan.sites:
+            data = numbers.get(site.factors[0]) if site.factors is not None else None
+            if data is not None and not self.target.rounds_bias(data.spec.bits):
+                del numbers[site.name]
         hold_exact_constants(self.source.model, plan, numbers)
         if self.exact_as_uint8:
             self.unsigned = unsigned_weights(self.source.model, plan, numbers)
@@ -243,7 +247,10 @@ def _why_no_zero_point(site: Site, qp: QParams, target: Backend) -> str | None:
     if outside.size and not (site.role == "weight" and target.weight_zero_points == "beyond"):
         return f"its zero point {int(outside[0])} is none of its integers"
     whole = isinstance(qp.spec.granularity, PerTensor)
-    free = site.role == "weight" and (target.weight_zero_points == "channel" or (whole and target.weight_zero_points))
+    if site.role == "weight":
+        free = target.weight_zero_points == "channel" or bool(whole and target.weight_zero_points)
+    else:
+        free = target.activation_zero_points
     middle = 0 if qp.spec.signed else 1 << (qp.spec.bits - 1)
     off = qp.zero_point[qp.zero_point != middle].reshape(-1)
     taken = free or not site.spec.symmetric or not off.size

@@ -1,7 +1,7 @@
-"""Weights that a model given rounds while it runs, rounded once and for all: on a target that leaves them float, too.
+"""Constants that a model given rounds while it runs, rounded for good: on a target that leaves them float, too.
 
 Out of training, and of tools that keep float weights in front of their quantizers, a layer that a target computes in
-float would else have weights that the model given never computed with.
+float would else have weights, or a bias, that the model given never computed with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WIDEST = 16
 
 
 def round_weights(quantized: Quantized) -> None:
-    """Put weights on their grids, in place, where nothing reads them past their quantizers.
+    """Put weights, biases and constant operands on their grids, in place, where nothing reads them unrounded.
 
     Args:
         quantized: as read from a model; no tensor has two grids.
@@ -33,7 +33,7 @@ def round_weights(quantized: Quantized) -> None:
         value, numbers = constants.get(site.tensor), quantized.qparams[site.name]
         array = constant_array(value)
         if (
-            site.role != "weight"
+            site.role == "activation"
             or value is None
             or array is None
             or array.dtype != np.float32

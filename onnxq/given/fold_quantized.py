@@ -21,7 +21,7 @@ from onnxq.graph.passes.tied_tables import tables_of
 from onnxq.graph.traverse import all_graphs, describe
 from onnxq.graph.values import constant_array, set_constant
 from onnxq.plan import Plan, Site
-from onnxq.qparams import QParams, dequantize, quantize
+from onnxq.qparams import QParams, dequantize, fake_quantize, quantize
 from onnxq.ranged import MIN_SCALE
 from onnxq.spec import PerBlock, PerChannel, PerTensor, Scheme
 
@@ -110,6 +110,14 @@ class _Sites:
         name = self._weights.get(layer.node.name or "")
         return None if name is None or self.by_name[name].role == "activation" else self.by_name[name]
 
+    def round_bias(self, layer: Layer) -> None:
+        """Put a bias that nobody else reads on its grid of few bits, on which the model given adds it."""
+        for name in self._biases.get(layer.node.name or "", ()):
+            value, numbers = layer.node.inputs[_BIAS], self.numbers.get(name)
+            array = constant_array(value)
+            if value is not None and array is not None and numbers is not None and len(value.uses()) == 1:
+                value.const_value = ir.Tensor(fake_quantize(array, numbers), name=value.name)
+
     def exchange(self, site: Site, node: str, tensor: str, made: QParams) -> None:
         """Give a folded layer a site of its own where others read the weight too; forget that of its old bias."""
         own = tuple(e for e in site.readers if e.node == node)
@@ -174,6 +182,7 @@ def _fold(layer: Layer, node: ir.Node, scale: Channels, shift: Channels, namer: 
         layer.weight.const_value = ir.Tensor(on_grid, name=layer.weight.name)
     now = layer.node.inputs[1]
     assert now is not None
+    sites.round_bias(layer)
     try:
         fold_into_previous(replace(layer, weight=now), node, scale, shift, namer)
     except Refusal:

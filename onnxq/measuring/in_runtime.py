@@ -93,10 +93,11 @@ class InRuntime:
         return found, missing
 
     def _saved(self, model: ir.Model, path: Path) -> Path:
-        """A model in a file, with the one that the runtime takes in its place beside it."""
+        """A model in a file, with the one that the runtime takes in its place, beside it or there."""
+        (saved, *_) = save(model, path)
         if self.runtime_file is not None:
             self.runtime_file(model, path)
-        return save(model, path)[0]
+        return saved
 
 
 def require_one_shape(runtime: Runtime, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> None:

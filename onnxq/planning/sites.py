@@ -142,6 +142,8 @@ class _Drafts:
         if bias is None or how == "float" or not is_constant(bias) or not _is_row(bias, weight):
             return
         own = how if isinstance(how, QuantSpec) else None
+        if own is None and not self._asked.backend.rounds_bias(data.spec.bits):
+            return
         draft = self._draft(bias, "bias", own or bias_spec(weight.spec, bias), key=len(self._made))
         if own is None and weight.spec.bits <= 8:
             draft.factors = (data, weight)

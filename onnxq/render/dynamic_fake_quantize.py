@@ -19,13 +19,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import remove_nodes, replace_value
 from onnxq.render.fake_quantize import DOMAIN, VERSION
 
-__all__ = ["LEAST_OPSET", "NAME", "node", "register"]
+__all__ = ["NAME", "node", "register", "take_out"]
 
 NAME = "DynamicFakeQuantize"
-LEAST_OPSET = 18
-"""From which on reductions take their axes as an input."""
 _LOW, _HIGH = -128, 127
 
 
@@ -44,8 +44,16 @@ def register(model: ir.Model) -> None:
     """Add the function and its domain to a model, once."""
     key = (DOMAIN, NAME, "")
     if key not in model.functions:
-        model.functions[key] = _function(model.opset_imports.get("", LEAST_OPSET))
+        model.functions[key] = _function(model.opset_imports[""])
         model.opset_imports[DOMAIN] = VERSION
+
+
+def take_out(model: ir.Model) -> None:
+    """Let what reads a rounded tensor read the tensor itself: rounding it is what a target's kernels do."""
+    for node in list(all_nodes(model)):
+        if (node.domain, node.op_type) == (DOMAIN, NAME) and (x := node.inputs[0]) is not None:
+            replace_value(node.outputs[0], x)
+            remove_nodes([node])
 
 
 def _function(opset: int) -> ir.Function:

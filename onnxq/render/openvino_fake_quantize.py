@@ -1,4 +1,4 @@
-"""OpenVINO's FakeQuantize as an ONNX operator, written and read; and Q/DQ without repeats behind data movement.
+"""OpenVINO's FakeQuantize as an ONNX operator, written and read; and Q/DQ without repeats, for OpenVINO.
 
 ``org.openvinotoolkit::FakeQuantize`` (operator set import 1), which OpenVINO's ONNX reader knows::
 
@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backend import Format, Kind
+from onnxq.backend import Format
 from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError
 from onnxq.graph.files.load_named import load_named
@@ -34,13 +34,12 @@ from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
-from onnxq.plan import Edge, Site
-from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize as function
 from onnxq.render.formats import write_rendered
 from onnxq.render.reading.read import read as read_quantizers
+from onnxq.render.repeats import without_repeats
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 
 __all__ = ["DOMAIN", "NAME", "OPENVINO_FAKE_QUANTIZE", "QDQ_ONCE", "numbers_of", "read", "render", "write"]
@@ -52,52 +51,13 @@ _VERSION = 1
 _KEY = (function.DOMAIN, function.NAME, "")
 
 
-def _once(quantized: Quantized) -> Quantized:
-    """The same without quantizers behind data movement and Concat whose inputs are on the same grid already.
-
-    OpenVINO computes a repeated quantizer with a zero point in a kernel of its own; it changes no number.
-
-    Args:
-        quantized: left unchanged.
-    """
-    plan, dropped = quantized.plan, _repeated(quantized)
-    sites = tuple(
-        replace(site, tied_to=None) if site.tied_to in dropped else site
-        for site in plan.sites
-        if site.name not in dropped
-    )
-    return replace(quantized, plan=replace(plan, sites=sites))
-
-
-def _repeated(quantized: Quantized) -> set[str]:
-    """Names of sites behind data movement and Concat whose inputs are all on the same grid; not of model outputs."""
-    plan, numbers = quantized.plan, quantized.qparams
-    by_edge = plan.by_edge()
-    of_tensor: dict[str, list[Site]] = {}
-    for site in plan.sites:
-        of_tensor.setdefault(site.tensor, []).append(site)
-    outputs = {v.name for v in quantized.model.graph.outputs}
-    found: set[str] = set()
-    for node in quantized.model.graph.all_nodes():
-        rule = row(quantized.backend, node)
-        if node.name not in plan.quantized or rule is None or not (rule.kind is Kind.MOVEMENT or rule.shares(node)):
-            continue
-        before = [by_edge.get(Edge(node.name or "", k)) for k in range(len(node.inputs) if rule.data is None else 1)]
-        grids = [numbers.get(site.name) if site is not None else None for site in before]
-        behind = [
-            site for value in node.outputs if value.name not in outputs for site in of_tensor.get(value.name or "", ())
-        ]
-        found.update(site.name for site in behind if all(grid == numbers.get(site.name) for grid in grids))
-    return found
-
-
 def render(quantized: Quantized) -> ir.Model:
     """The model with OpenVINO's FakeQuantize at every site.
 
     Args:
         quantized: left unchanged.
     """
-    model = _once(quantized).fake_quantize()
+    model = without_repeats(quantized).fake_quantize()
     namer = Namer(model)
     for node in list(all_nodes(model)):
         if (node.domain, node.op_type) == _KEY[:2]:
@@ -143,11 +103,11 @@ def read(path: Path) -> Quantized:
 
 
 def _simulate(quantized: Quantized) -> ir.Model:
-    return _once(quantized).fake_quantize()
+    return without_repeats(quantized).fake_quantize()
 
 
 def _qdq(quantized: Quantized) -> ir.Model:
-    return _once(quantized).qdq()
+    return without_repeats(quantized).qdq()
 
 
 OPENVINO_FAKE_QUANTIZE = Format(_simulate, write, read, simulated=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -49,3 +51,36 @@ def test_the_result_computes_what_was_given(backend: str, past: bool) -> None:
     want, got = (infer(m, FEEDS, optimize=False)["y"] for m in (given, ir.to_proto(made.rendered())))
     for a, b in zip(want, got, strict=True):
         assert np.abs(a - b).max() < (0.01 if not past else 10)
+
+
+def _norm() -> dict[str, Any]:
+    return {"g": normal(6, seed=2) + 2, "o": normal(6, seed=3), "m": f32([0] * 6), "v": f32([1] * 6)}
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("backend", ["onnxruntime", "qonnx", "openvino"])
+def test_a_bias_of_few_bits_is_the_rounded_one(backend: str, norm: bool) -> None:
+    """As Brevitas' Int8Bias: its grid is none of the target's. A batch normalization folds the number it rounds to."""
+    given = build(
+        f"""(float[1, 4, 8, 8] x) => (float[1, 6, 6, 6] y) {{
+            xq = qonnx.custom_op.general.Quant <signed = 1, narrow = 0> (x, s, z, eight)
+            wq = qonnx.custom_op.general.Quant <signed = 1, narrow = 1> (w, ws, z, eight)
+            bq = qonnx.custom_op.general.Quant <signed = 1, narrow = 0> (b, bs, z, three)
+            {"c" if norm else "y"} = Conv (xq, wq, bq)
+            {"y = BatchNormalization (c, g, o, m, v)" if norm else ""}
+        }}""",
+        domains={"qonnx.custom_op.general": 1},
+        s=f32(0.03),
+        z=f32(0),
+        eight=f32(8),
+        three=f32(3),
+        w=normal(6, 4, 3, 3),
+        ws=f32(0.01),
+        b=f32([0.4, -0.7, 0.1, 1.3, -0.2, 0.6]),
+        bs=f32(0.5),
+        **(_norm() if norm else {}),
+    )
+    made = onnxq.deploy(given, backend=backend)
+    assert "Conv" in made.plan.quantized.values()
+    found = made.verification.against_source if made.verification is not None else None
+    assert found is not None and found.worst is not None and found.worst[1].sqnr > 60

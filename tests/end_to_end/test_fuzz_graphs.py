@@ -39,7 +39,7 @@ def test_what_runs_faster() -> None:
     assert outcomes(range(200, 220), "onnxruntime", "auto")["untouched"] >= 10
 
 
-@pytest.mark.parametrize("backend", ["tensorrt", "snpe", "qnn", "openvino", "tengine", "vitis"])
+@pytest.mark.parametrize("backend", ["tensorrt", "snpe", "qnn", "qonnx", "hls4ml", "openvino", "tengine", "vitis"])
 def test_other_targets(backend: str, tmp_path: Path) -> None:
     outcomes(range(300, 303), backend, folder=tmp_path)
 

@@ -44,3 +44,19 @@ def test_long_chains_of_operators(backend: str, op: str) -> None:
     )
     plan = onnxq.plan(model, backend=backend, options=ALL)
     assert plan.done + len(plan.kept_float) == plan.total >= 1
+
+
+@pytest.mark.parametrize(("bits", "rounded"), [(8, True), (4, False)])
+def test_a_bias_of_a_layer_in_few_bits_stays_float(bits: int, rounded: bool) -> None:
+    """onnxruntime computes it in float, and steps of 4 bits times those of the weight are coarse."""
+    model = build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w, b) }",
+        w=normal(4, 3, 3, 3),
+        b=normal(4, seed=1),
+    )
+    options = Options(weight_bits=bits, act_bits=bits, placement="all")
+    plan = onnxq.plan(model, options=options)
+    assert any(site.role == "bias" for site in plan.sites) == rounded
+    made = onnxq.quantize(model, images(1, 3, 8, 8), backend="qonnx", options=options)
+    given = onnxq.deploy(made.rendered(), backend="onnxruntime")
+    assert any(site.role == "bias" for site in given.plan.sites) == rounded

@@ -29,6 +29,7 @@ KINDS = [
     "nnie",
     "tengine",
     "openvino",
+    "qonnx",
     "tensorrt",
     "tensorrt_fp8",
     "tvm",

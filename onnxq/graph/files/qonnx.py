@@ -1,10 +1,12 @@
 """Quantizers of QONNX, which Brevitas and the package qonnx write, as calls of ``onnxq::FakeQuantize``.
 
 Quant (also IntQuant) has the operands of a FakeQuantize, and computes the same, but that the grid's ends are worked out
-of a number of bits: https://github.com/fastmachinelearning/qonnx/blob/main/docs/qonnx-custom-ops/intquant_op.md. No
-runtime knows the operator, so it is replaced as soon as a model is loaded. Left as they are: those with operands that
-are not constant, another rounding than half to even, or a grid that is none of ONNX's integers, and BipolarQuant, Trunc
-and FloatQuant.
+of a number of bits, and that it adds the zero point before it rounds: with an odd one, what is half-way between
+integers goes to the other. No runtime knows the operator, so it is replaced as soon as a model is loaded. Source:
+https://github.com/fastmachinelearning/qonnx/blob/main/docs/qonnx-custom-ops/intquant_op.md.
+
+Left as they are: those with operands that are not constant, another rounding than half to even, or a grid that is none
+of ONNX's integers, and BipolarQuant, Trunc and FloatQuant.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.fake_quantize_function import DOMAIN, NAME, register
+from onnxq.graph.fake_quantize_function import DOMAIN as OWN
+from onnxq.graph.fake_quantize_function import NAME, register
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.constants import constant_tensor
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import array_of, replace_nodes, set_constant
 
-__all__ = ["read_quant_nodes"]
+__all__ = ["DOMAIN", "read_quant_nodes"]
 
-_DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas")
+DOMAIN = "qonnx.custom_op.general"
+_DOMAINS = (DOMAIN, "onnx.brevitas")
 _ROUNDINGS = ("ROUND", "HALF_EVEN")
 _FIRST_OPSET = 11
 """From here on the function's operators are what they are."""
@@ -62,7 +66,7 @@ def read_quant_nodes(model: ir.Model) -> None:
         scale = set_constant(node.graph, namer, f"{base}_scale", call.scale)
         zero = set_constant(node.graph, namer, f"{base}_zero_point", call.zero_point)
         name = node.name or namer.node(base)
-        replace_nodes([node], ir.node(NAME, [data, scale, zero], call.attributes, domain=DOMAIN, name=name))
+        replace_nodes([node], ir.node(NAME, [data, scale, zero], call.attributes, domain=OWN, name=name))
     register(model)
     used = {node.domain for node in all_nodes(model)}
     for domain in _DOMAINS:

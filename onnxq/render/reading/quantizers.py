@@ -201,7 +201,7 @@ def _dtype(node: ir.Node, source: ir.Value, zero: ir.Value | None, read: int) ->
 
 def _axis(node: ir.Node, source: ir.Value, scales: np.ndarray) -> int | None:
     gather = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if node.op_type == "DequantizeLinear" and gather is not None and gather.inputs[0] is source:
+    if gather is not None and gather.op_type == "Gather" and gather.inputs[0] is source:
         return axis_of_table(node, source, gather.inputs[1])
     if "axis" in node.attributes:
         return node.attributes["axis"].as_int()

@@ -25,7 +25,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, is_constant, rename_output, replace_value, set_constant
+from onnxq.graph.values import constant_array, is_constant, rename_output, set_constant
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
@@ -82,6 +82,7 @@ class _Reader:
     def run(self) -> Quantized:
         store_clipped(self.model, self.namer)
         self.notes += expand(self.model)
+        dynamic_fake_quantize.take_out(self.model)
         self._take_quantizers()
         remove_dead(self.model)
         self._forget_dead()
@@ -108,13 +109,10 @@ class _Reader:
                 self._unpacked(scale_early(node, self.namer) or node)
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME):
                 self._fake(node)
-                if "fake-quantize" in self.backend.formats:
+                if "fake-quantize" in self.backend.formats and not self.backend.has_own_quantizers:
                     self.format = "fake-quantize"
             elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, nnie_quantize.NAME):
                 self._logarithmic(node)
-            elif (node.domain, node.op_type) == (fake_quantize.DOMAIN, dynamic_fake_quantize.NAME):
-                assert node.inputs[0] is not None
-                replace_value(node.outputs[0], node.inputs[0])  # what its readers do when they run
 
     def _forget_dead(self) -> None:
         """Leave out what nothing in the model reads or defines any more."""
