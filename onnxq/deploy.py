@@ -8,7 +8,7 @@ artifact that fails or computes something else. Every tensor whose scale was cha
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,14 @@ from onnxq.asked_scheme import for_given_numbers
 from onnxq.backend import Backend, Kind
 from onnxq.backend_choice import backend_named
 from onnxq.catalog import backends
-from onnxq.console.terminal import listed, plural
+from onnxq.console.terminal import plural
 from onnxq.deploying.bounds import Bounds, keep_bounds
 from onnxq.deploying.float_readers import with_float_readers
 from onnxq.deploying.given_numbers import GivenNumbers
 from onnxq.deploying.lacking import lacking
 from onnxq.deploying.shared import without_torn_ties
 from onnxq.deploying.source import in_form, past_quantizers
+from onnxq.deploying.unlike import unlike
 from onnxq.deploying.unsigned_weights import without_sign
 from onnxq.errors import BackendError
 from onnxq.for_processor import reduces
@@ -37,7 +38,6 @@ from onnxq.graph.shapes import forget_shapes
 from onnxq.locations import artifact_path, require_output, spare
 from onnxq.measuring.against_source import against_source
 from onnxq.measuring.final_check import first_look
-from onnxq.measuring.verification import SourceAgreement
 from onnxq.notes.aloud import say
 from onnxq.notes.hints import hints
 from onnxq.numbers import fit_biases
@@ -53,13 +53,10 @@ __all__ = ["deploy"]
 
 _LISTED = 5
 _FLOAT_WEIGHTS = "the model given has its weights in float"
-_ALIKE = 40.0
-"""dB between a result and the model given, below which it is told what was left out."""
 _TABLE = (
     "deploy reads no tables, but quantizers in the model: onnxq writes them with --format fake-quantize, where the "
     "table's target has that, aimet-onnx with to_onnx_qdq"
 )
-_FINER = "; the result rounds less often"
 
 
 def deploy(
@@ -130,13 +127,19 @@ def deploy(
         hints=hints(source.model, plan, target, {}),
     )
     made = replace(made, notes=(*made.notes, *form.told(made)))
-    made = _verified(made, model, given, options, bounds, [*warnings, *adopted.warnings])
+    made = _verified(made, model, given, options, bounds, adopted.moved, [*warnings, *adopted.warnings])
     say(made.verification)
     return made if path is None else made.written(path)
 
 
 def _verified(
-    made: Quantized, model: Source, given: Quantized, options: Options, bounds: Bounds, warnings: Sequence[str]
+    made: Quantized,
+    model: Source,
+    given: Quantized,
+    options: Options,
+    bounds: Bounds,
+    moved: Collection[str],
+    warnings: Sequence[str],
 ) -> Quantized:
     """A result that was run, alone and beside the model that was given.
 
@@ -146,6 +149,7 @@ def _verified(
         given: the same as it was read.
         options: as they were asked for.
         bounds: of the quantizers that the target has no use for.
+        moved: tensors whose scales are not those given.
         warnings: what else there is to warn of.
     """
     result, target = made.rendered(), made.backend
@@ -161,26 +165,16 @@ def _verified(
     source = load(model, again=True)
     size = given_size(model, source)
     agreed = replace(against_source(source, given, result, options), given_bytes=size)
-    told = (*checked.warnings, *warnings, *agreed.warnings, *agreed.overflows, *_left_out(bounds, target.name, agreed))
+    told = (
+        *checked.warnings,
+        *warnings,
+        *agreed.warnings,
+        *agreed.overflows,
+        *unlike(agreed, bounds, moved, target.name),
+    )
     return replace(
         made, verification=replace(checked, warnings=told, plain_sqnr=agreed.plain_sqnr, against_source=agreed)
     )
-
-
-def _left_out(bounds: Bounds, backend: str, agreed: SourceAgreement) -> list[str]:
-    """That quantizers of activations are left out, where the result differs much from the model given."""
-    out = bounds.left_out
-    if not out or agreed.worst is None or agreed.worst[1].sqnr >= _ALIKE:
-        return []
-    finer = "" if agreed.warnings or bounds.lost else _FINER
-    told = [
-        f"{plural(len(out), 'quantizer')} of activations in the model given {'is' if len(out) == 1 else 'are'} "
-        f"left out where {backend} computes in float: {listed([repr(name) for name in out], _LISTED)}{finer}"
-    ]
-    if bounds.lost:
-        shares = [f"{share:.1%} of {name!r}" for name, share in bounds.lost.items()]
-        told.append(f"quantizers that are left out clip what passes now, on random inputs {listed(shares, _LISTED)}")
-    return told
 
 
 @dataclass(frozen=True)
