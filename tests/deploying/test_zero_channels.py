@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import onnxq
+from tests.installed import needs
 from tests.models import build, f32
 
 
@@ -42,6 +43,7 @@ def test_it_takes_the_zero_point_of_the_others(backend: str) -> None:
     assert found.against_source.worst[1].sqnr > 40, "two of them do not round the output"
 
 
+@needs("onnxruntime", "1.27")
 @pytest.mark.parametrize(("zero_points", "dead"), [([128, 7, 128, 128], 0), ([128, 0, 7, 128], 1)])
 def test_zero_points_that_differ_with_reason_are_kept(zero_points: list[int], dead: int) -> None:
     options = onnxq.Options(reduce_range=True)
