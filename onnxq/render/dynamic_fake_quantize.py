@@ -13,11 +13,8 @@ in its source), but for the rounding of float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
+import onnx.parser
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import remove_nodes, replace_value
@@ -26,7 +23,35 @@ from onnxq.render.fake_quantize import DOMAIN, VERSION
 __all__ = ["NAME", "node", "register", "take_out"]
 
 NAME = "DynamicFakeQuantize"
-_LOW, _HIGH = -128, 127
+_FUNCTION = f"""
+<domain: "{DOMAIN}", opset_import: ["" : OPSET]>
+{NAME} (x, axes) => (y)
+{{
+    none = Constant <value_float = 0.0> ()
+    one = Constant <value_float = 1.0> ()
+    steps = Constant <value_float = 255.0> ()
+    least = Constant <value_float = -128.0> ()
+    most = Constant <value_float = 127.0> ()
+    lowest = ReduceMin (x, axes)
+    low = Min (lowest, none)
+    highest = ReduceMax (x, axes)
+    high = Max (highest, none)
+    width = Sub (high, low)
+    step = Div (width, steps)
+    is_flat = Equal (step, none)
+    scale = Where (is_flat, one, step)
+    low_steps = Div (low, scale)
+    begin = Sub (least, low_steps)
+    near = Round (begin)
+    zero = Clip (near, least, most)
+    ratio = Div (x, scale)
+    rounded = Round (ratio)
+    shifted = Add (rounded, zero)
+    code = Clip (shifted, least, most)
+    centred = Sub (code, zero)
+    y = Mul (centred, scale)
+}}
+"""
 
 
 def node(x: ir.Value, axes: ir.Value, name: str) -> ir.Node:
@@ -44,7 +69,8 @@ def register(model: ir.Model) -> None:
     """Add the function and its domain to a model, once."""
     key = (DOMAIN, NAME, "")
     if key not in model.functions:
-        model.functions[key] = _function(model.opset_imports[""])
+        text = _FUNCTION.replace("OPSET", str(model.opset_imports[""]))
+        model.functions[key] = ir.serde.deserialize_function(onnx.parser.parse_function(text))
         model.opset_imports[DOMAIN] = VERSION
 
 
@@ -54,33 +80,3 @@ def take_out(model: ir.Model) -> None:
         if (node.domain, node.op_type) == (DOMAIN, NAME) and (x := node.inputs[0]) is not None:
             replace_value(node.outputs[0], x)
             remove_nodes([node])
-
-
-def _function(opset: int) -> ir.Function:
-    x, axes = ir.Value(name="x"), ir.Value(name="axes")
-    nodes: list[ir.Node] = []
-
-    def op(op_type: str, inputs: Sequence[ir.Value], out: str, **attributes: int) -> ir.Value:
-        nodes.append(ir.node(op_type, inputs, attributes=attributes or None))
-        nodes[-1].outputs[0].name = out
-        return nodes[-1].outputs[0]
-
-    def constant(number: float, out: str) -> ir.Value:
-        array: NDArray[np.float32] = np.array(number, np.float32)
-        nodes.append(ir.node("Constant", [], attributes={"value": ir.tensor(array, name=out)}))
-        nodes[-1].outputs[0].name = out
-        return nodes[-1].outputs[0]
-
-    none, one, steps = constant(0.0, "none"), constant(1.0, "one"), constant(_HIGH - _LOW, "steps")
-    least, most = constant(_LOW, "least"), constant(_HIGH, "most")
-    low = op("Min", [op("ReduceMin", [x, axes], "lowest", keepdims=1), none], "low")
-    high = op("Max", [op("ReduceMax", [x, axes], "highest", keepdims=1), none], "high")
-    width = op("Div", [op("Sub", [high, low], "width"), steps], "step")
-    scale = op("Where", [op("Equal", [width, none], "is_flat"), one, width], "scale")
-    begin = op("Sub", [least, op("Div", [low, scale], "low_steps")], "begin")
-    zero = op("Clip", [op("Round", [begin], "near"), least, most], "zero_point")
-    rounded = op("Round", [op("Div", [x, scale], "ratio")], "rounded")
-    code = op("Clip", [op("Add", [rounded, zero], "shifted"), least, most], "code")
-    y = op("Mul", [op("Sub", [code, zero], "centred"), scale], "y")
-    graph = ir.Graph([x, axes], [y], nodes=nodes, opset_imports={"": opset}, name=NAME)
-    return ir.Function(DOMAIN, NAME, graph=graph, attributes=[])
