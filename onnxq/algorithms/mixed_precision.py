@@ -142,7 +142,8 @@ def apply(
         told = f"{problem.level(choice, judge):.1f} dB on samples held back"
     else:
         limit = costs.limit(list(open_to.layers), wanted.amount)
-        choice, told = _better(problem, problem.within(limit), limit, widths, act_bits_now, judge)
+        within = problem.within(limit, _cheaper(widths, draft))
+        choice, told = _better(problem, within, limit, widths, act_bits_now, judge)
     chosen = [s for s in choice.settings if s.part.role == "weights" or s.part in open_to.several]
     changes = overrides_of(chosen, probe.plan, names_of(draft.model))
     draft.options = replace(draft.options, override=(*draft.options.override, *changes))
@@ -173,6 +174,14 @@ def _require_costs(wanted: Budget, draft: FloatDraft) -> None:
             where=f"{NAME} budget",
             hint=f"Give budget=macs_bits:{wanted.amount:g} ({KINDS['macs_bits']})",
         )
+
+
+def _cheaper(widths: Sequence[int], draft: FloatDraft) -> str:
+    """What to do where no choice is within a budget."""
+    least = min(draft.target.weight_bits)
+    narrower = f"bits down to {least}" if least < min(widths) else ""
+    none = f": {draft.target.name} has no weights of fewer than {least} bits"
+    return f"Give a larger budget{f', or {narrower}' if narrower else none}"
 
 
 def _wasted(choice: BitChoice, draft: FloatDraft) -> str:

@@ -148,8 +148,12 @@ class Problem:
     probe: Probe
     items: Sequence[Item]
 
-    def within(self, limit: float) -> BitChoice:
+    def within(self, limit: float, hint: str) -> BitChoice:
         """The choice of least noise of a cost within a limit.
+
+        Args:
+            limit: the cost of all parts, at most.
+            hint: what to do where there is none.
 
         Raises:
             OptionError: there is none.
@@ -160,7 +164,7 @@ class Problem:
             raise OptionError(
                 f"the cheapest choice costs {least / limit:.3g} times what the budget allows",
                 where="mixed_precision",
-                hint="Give a larger budget or narrower bits",
+                hint=hint,
             )
         return self._choice(found.chosen)
 
