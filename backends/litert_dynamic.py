@@ -48,14 +48,15 @@ def _without_groups(node: ir.Node) -> str | None:
 
 def _take_ranges_at_run(model: ir.Model, plan: Plan) -> None:
     """Round what layers with stored weights read, each with the range that it has when the model runs."""
-    namer, made = Namer(model), dict[tuple[ir.Value, tuple[int, ...]], ir.Value]()
+    namer, made = Namer(model), dict[tuple[object, ...], ir.Value]()
     for node in list(all_nodes(model)):
         x = node.inputs[0] if node.name in plan.quantized else None
         if x is None or x.shape is None:
             continue
-        key = (x, _ranged_together(node, len(x.shape)))
+        axes = _ranged_together(node, len(x.shape))
+        key = (node.graph, x, axes)  # what one branch of an If makes the other cannot read
         if key not in made:
-            made[key] = _rounded(node, *key, namer)
+            made[key] = _rounded(node, x, axes, namer)
             dynamic_fake_quantize.register(model)
         node.replace_input_with(0, made[key])
 

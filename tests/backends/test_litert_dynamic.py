@@ -74,6 +74,25 @@ def test_zeros_have_no_range(tmp_path: Path) -> None:
     np.testing.assert_array_equal(computed((tmp_path / "q.tflite").read_bytes(), feed)["y"], wanted)
 
 
+def test_branches_round_what_they_read_from_outside_each_for_itself(tmp_path: Path) -> None:
+    model = build(
+        """(float[2, 16] x, bool c) => (float[2, 8] y) {
+            r = Relu (x)
+            y = If (c) <
+                then_branch = t () => (float[2, 8] a) { a = MatMul (r, w) },
+                else_branch = e () => (float[2, 8] b) { b = MatMul (r, v) }
+            >
+        }""",
+        w=normal(16, 8),
+        v=normal(16, 8, seed=1),
+    )
+    feeds = [{"x": normal(2, 16, seed=k), "c": np.array(k % 2 == 0)} for k in range(4)]
+    made = onnxq.quantize(model, feeds, backend=NAME, options=Options(format="qdq"), output=tmp_path / "q.onnx")
+    assert [*made.plan.quantized.values()] == ["MatMul", "MatMul"]
+    exact, found = (infer(given, feeds, optimize=False)["y"] for given in (model, onnx.load(tmp_path / "q.onnx")))
+    assert 30 < sqnr(exact, found) < 100
+
+
 def test_what_stays_float_and_why(tmp_path: Path) -> None:
     model = build(
         """(float[1, 8, 16, 16] x, float[1, 10, 4] z) => (float[1, 4] y) {
