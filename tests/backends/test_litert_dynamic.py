@@ -149,6 +149,14 @@ def test_read_back_and_deployed_to_another(tmp_path: Path) -> None:
         onnxq.deploy(tmp_path / "q.onnx", backend="litert")
 
 
+def test_deployed_again_it_is_the_same_file(tmp_path: Path) -> None:
+    model = CASES["Conv and Relu"]
+    onnxq.quantize(model, images(1, 4, 8, 9), backend=NAME, output=tmp_path / "q.tflite")
+    again = onnxq.deploy(tmp_path / "q.onnx", backend=NAME, output=tmp_path / "again.tflite")
+    assert [*again.plan.quantized.values()] == ["Conv"] and [kept.op for kept in again.plan.kept_float] == ["Relu"]
+    assert (tmp_path / "again.tflite").read_bytes() == (tmp_path / "q.tflite").read_bytes()
+
+
 def test_weights_of_a_model_with_fixed_ranges_are_kept(tmp_path: Path) -> None:
     model, feeds = CASES["Gemm"], feeds_for(CASES["Gemm"])
     given = onnxq.quantize(model, feeds, backend="litert", options=Options(placement="all"))
