@@ -162,7 +162,7 @@ def test_quantizers_that_a_target_leaves_out_are_told_of(monkeypatch: pytest.Mon
     (told,) = _left_out(onnxq.deploy(given, backend="onnxruntime"))
     assert "rounds less often" not in told
     monkeypatch.undo()
-    monkeypatch.setattr(sys.modules["onnxq.deploy"], "_ALIKE", 0.0)
+    monkeypatch.setattr(sys.modules["onnxq.deploying.unlike"], "_ALIKE", 0.0)
     assert not _left_out(onnxq.deploy(given, backend="onnxruntime")), "it makes next to no difference"
 
 
