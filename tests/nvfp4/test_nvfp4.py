@@ -161,6 +161,13 @@ def test_what_stays_float_says_why(tmp_path: Path) -> None:
     assert result.quantized == {"deep": "MatMul"}, "weights are unpacked whatever they are multiplied with"
 
 
+def test_where_nothing_is_quantized_nothing_is_said_of_a_simulation(tmp_path: Path) -> None:
+    source = save(build("(float[2, 64] x) => (float[2, 64] y) { y = Relu (x) }"), tmp_path / "m.onnx")
+    result = quantize_nvfp4(source, tmp_path / "q.onnx", activations=False)
+    assert not result.quantized and not result.notes
+    assert any("nothing was quantized" in warning for warning in result.verification.warnings)
+
+
 def test_a_size_that_is_free_is_said_in_the_file(tmp_path: Path) -> None:
     """TensorRT wants to know that of the axis with blocks."""
     model = build(
