@@ -119,7 +119,10 @@ def test_what_stays_float_and_why(tmp_path: Path) -> None:
     assert "not among the operators" in why["ConvTranspose"]
     stored = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert stored["w_quantized"] == stored["v_quantized"] == TensorProto.INT8 and stored["k"] == TensorProto.FLOAT
-    assert onnxq.verify(tmp_path / "q.tflite", feeds_for(model, seed=3), backend=NAME).outputs["y"].sqnr > 60
+    seen = onnxq.verify(tmp_path / "q.tflite", feeds_for(model, seed=3), backend=NAME)
+    assert seen.outputs["y"].sqnr > 60
+    assert [line.split()[0] for line in seen.integer] == ["CONV_2D", "FULLY_CONNECTED"]
+    assert "DEPTHWISE_CONV_2D" in {line.split()[0] for line in seen.floating}
 
 
 def test_a_transformer_is_more_accurate_than_with_fixed_ranges(tmp_path: Path) -> None:
