@@ -100,6 +100,7 @@ BACKEND = replace(
     title="LiteRT (TensorFlow Lite), ranges taken at each run",
     rules={rule.op: rule for rule in _RULES},
     formats={name: litert.BACKEND.formats[name] for name in ("tflite", "qdq")},
+    bias="float",
     inputs_only=True,
     by_cost=False,
     complete_units=False,
