@@ -26,9 +26,11 @@ import onnx_ir as ir
 
 from onnxq.backend import OpRule
 from onnxq.backends import litert
+from onnxq.errors import OptionError
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import set_constant
+from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render import dynamic_fake_quantize
 from onnxq.render.wiring import describe
@@ -44,6 +46,18 @@ def _without_groups(node: ir.Node) -> str | None:
         return "a convolution of groups is slower with ranges taken at each run than in float"
     when = litert.BACKEND.rules["Conv"].when
     return when(node) if when is not None else None
+
+
+def _refuse_old_opsets(options: Options) -> None:
+    """Refuse an opset in which the function that stands for the kernels cannot be written.
+
+    Raises:
+        OptionError: one is asked for.
+    """
+    least = dynamic_fake_quantize.OPSET
+    if options.opset is not None and options.opset < least:
+        what = f"opset {options.opset} cannot say what ranges taken at each run give"
+        raise OptionError(what, where="opset", hint=f"Leave it out or ask for {least} or more")
 
 
 def _take_ranges_at_run(model: ir.Model, plan: Plan) -> None:
@@ -105,6 +119,7 @@ BACKEND = replace(
     by_cost=False,
     complete_units=False,
     absorbed=frozenset(),
+    refuses=_refuse_old_opsets,
     recast=_take_ranges_at_run,
     artifacts="model.tflite, model.onnx (QDQ)",
     verified="LiteRT 2.3.0 on x86-64 with XNNPACK: numbers",

@@ -23,9 +23,11 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import remove_nodes, replace_value
 from onnxq.render.fake_quantize import DOMAIN, VERSION
 
-__all__ = ["NAME", "node", "register", "take_out"]
+__all__ = ["NAME", "OPSET", "node", "register", "take_out"]
 
 NAME = "DynamicFakeQuantize"
+OPSET = 18
+"""The first whose ReduceMin and ReduceMax read their axes."""
 _LOW, _HIGH = -128, 127
 
 

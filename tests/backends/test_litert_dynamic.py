@@ -152,6 +152,15 @@ def test_read_back_and_deployed_to_another(tmp_path: Path) -> None:
         onnxq.deploy(tmp_path / "q.onnx", backend="litert")
 
 
+def test_opsets_that_cannot_say_it_are_refused() -> None:
+    model = one("MatMul (x, w)", "5, 16", opset=17, w=normal(16, 8))
+    with pytest.raises(onnxq.OptionError, match="opset 17 cannot say") as why:
+        onnxq.quantize(model, feeds_for(model), backend=NAME, options=Options(opset=17))
+    assert why.value.hint == "Leave it out or ask for 18 or more"
+    made = onnxq.quantize(model, feeds_for(model), backend=NAME, options=Options(opset=18))
+    assert made.model.opset_imports[""] == 18 and made.plan.quantized
+
+
 def test_deployed_again_it_is_the_same_file(tmp_path: Path) -> None:
     model = CASES["Conv and Relu"]
     onnxq.quantize(model, images(1, 4, 8, 9), backend=NAME, output=tmp_path / "q.tflite")
