@@ -72,6 +72,16 @@ def test_folders_for_several_targets_are_made(output: str, tmp_path: Path, capsy
         assert sorted(path.name.rsplit("_", 1)[1] for path in folder.iterdir()) == ["rknn.onnx", "tvm.onnx"]
 
 
+def test_a_file_beside_the_float_model_does_not_replace_it(tmp_path: Path) -> None:
+    source = tmp_path / "net.onnx"
+    onnx.save(residual(), source)
+    before = source.read_bytes()
+    with pytest.raises(OutputError, match=r"net\.onnx': this file is the model that is read") as raised:
+        onnxq.quantize(source, feeds_for(residual()), backend="litert", output=tmp_path / "net.tflite")
+    assert raised.value.hint == "Give another name"
+    assert source.read_bytes() == before and [*tmp_path.iterdir()] == [source]
+
+
 def test_a_folder_named_like_a_file_beside_a_model_is_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "net.tflite"
     folder.mkdir()
