@@ -178,6 +178,13 @@ def test_what_is_found_at_run_time_is_not_deployed(source: Path, tmp_path: Path)
     assert finding.hint == "Give the float model for the best result."
 
 
+def test_written_for_onnxruntime_it_is_told_that_this_does_not_load_it(source: Path, tmp_path: Path) -> None:
+    quantize_nvfp4(source, tmp_path / "q.onnx", data=DATA)
+    made = onnxq.quantize(tmp_path / "q.onnx", DATA)
+    assert made.verification is not None
+    assert any("onnxruntime does not load the result" in warning for warning in made.verification.warnings)
+
+
 def test_a_size_that_is_free_is_said_in_the_file(tmp_path: Path) -> None:
     """TensorRT wants to know that of the axis with blocks."""
     model = build(
