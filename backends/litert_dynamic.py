@@ -26,9 +26,11 @@ import onnx_ir as ir
 
 from onnxq.backend import OpRule
 from onnxq.backends import litert
+from onnxq.errors import OptionError
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import set_constant
+from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render import dynamic_fake_quantize
 from onnxq.render.wiring import describe
@@ -46,16 +48,29 @@ def _without_groups(node: ir.Node) -> str | None:
     return when(node) if when is not None else None
 
 
+def _refuse_old_opsets(options: Options) -> None:
+    """Refuse an opset in which the function that stands for the kernels cannot be written.
+
+    Raises:
+        OptionError: one is asked for.
+    """
+    least = dynamic_fake_quantize.OPSET
+    if options.opset is not None and options.opset < least:
+        what = f"opset {options.opset} cannot say what ranges taken at each run give"
+        raise OptionError(what, where="opset", hint=f"Leave it out or ask for {least} or more")
+
+
 def _take_ranges_at_run(model: ir.Model, plan: Plan) -> None:
     """Round what layers with stored weights read, each with the range that it has when the model runs."""
-    namer, made = Namer(model), dict[tuple[ir.Value, tuple[int, ...]], ir.Value]()
+    namer, made = Namer(model), dict[tuple[object, ...], ir.Value]()
     for node in list(all_nodes(model)):
         x = node.inputs[0] if node.name in plan.quantized else None
         if x is None or x.shape is None:
             continue
-        key = (x, _ranged_together(node, len(x.shape)))
+        axes = _ranged_together(node, len(x.shape))
+        key = (node.graph, x, axes)  # what one branch of an If makes the other cannot read
         if key not in made:
-            made[key] = _rounded(node, *key, namer)
+            made[key] = _rounded(node, x, axes, namer)
             dynamic_fake_quantize.register(model)
         node.replace_input_with(0, made[key])
 
@@ -99,10 +114,12 @@ BACKEND = replace(
     title="LiteRT (TensorFlow Lite), ranges taken at each run",
     rules={rule.op: rule for rule in _RULES},
     formats={name: litert.BACKEND.formats[name] for name in ("tflite", "qdq")},
+    bias="float",
     inputs_only=True,
     by_cost=False,
     complete_units=False,
     absorbed=frozenset(),
+    refuses=_refuse_old_opsets,
     recast=_take_ranges_at_run,
     artifacts="model.tflite, model.onnx (QDQ)",
     verified="LiteRT 2.3.0 on x86-64 with XNNPACK: numbers",

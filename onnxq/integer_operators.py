@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.fp4_in_float import DYNAMIC
 from onnxq.graph.traverse import all_nodes
 
 __all__ = ["BORDER", "PACKED", "QUANTIZERS", "WHILE_RUNNING", "is_in_integers", "quantizing"]
@@ -13,7 +14,7 @@ BORDER = "onnxq.border"
 """Key in the ``meta`` of a quantizer where a model takes or gives integers: the float tensor beside it has a site."""
 WHILE_RUNNING = frozenset(
     {"ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"}
-    | {"MatMulInteger", "MatMulIntegerToFloat"}
+    | {"MatMulInteger", "MatMulIntegerToFloat", DYNAMIC}
 )
 """What finds scales of activations while it runs, or computes with those."""
 PACKED = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits", "QMoE"})

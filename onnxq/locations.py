@@ -77,9 +77,17 @@ def artifact_path(
         backend: name of the target.
         beside: see :func:`_model_of`.
         several: see :func:`_is_folder`.
+
+    Raises:
+        OutputError: a file beside it was named, and the model there is the source, which nobody asked to replace.
     """
     if not _is_folder(output, several=several):
-        return _model_of(Path(output), beside)
+        path = _model_of(Path(output), beside)
+        given = isinstance(source, (str, os.PathLike)) and os.path.isfile(source) and os.path.isfile(path)
+        if given and path != Path(output) and path.samefile(source):
+            what = f"this file is the model that is read, and '{output}' is written with a model of the same name"
+            raise OutputError(what, where=f"'{path}'", hint="Give another name")
+        return path
     stem = Path(source).stem if isinstance(source, (str, os.PathLike)) else "model"
     return Path(output) / f"{stem}_{backend}.onnx"
 
@@ -97,7 +105,8 @@ def find_artifact(output: str | os.PathLike[str], backend: str, *, beside: Itera
     """
     if not os.fspath(output):
         raise OutputError("the name of the artifact is empty", hint="Give a file or a folder; '.' is the current one")
-    path = _model_of(Path(output), beside)
+    path = Path(output)
+    path = path if path.is_dir() else _model_of(path, beside)
     if is_there(path, OutputError) and path.is_file():
         return path
     found = sorted(path.glob(f"*_{backend}.onnx"))

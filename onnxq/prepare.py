@@ -35,7 +35,7 @@ from onnxq.options import Options
 from onnxq.options.selection import mark_excluded
 from onnxq.ort.session import require_library
 from onnxq.planning.uneven import too_uneven
-from onnxq.render import fake_quantize, nnie_quantize
+from onnxq.render import dynamic_fake_quantize, fake_quantize, nnie_quantize
 from onnxq.spec import WIDE_OPSET, QuantSpec
 
 __all__ = [
@@ -56,7 +56,7 @@ _NEWER = 3
 """Operators that an error tells."""
 _FIRST_NODES = 8
 """Nodes before the first BatchNormalization that data may be run through just to see whether it is like training's."""
-KEEP = ((fake_quantize.DOMAIN, fake_quantize.NAME), (fake_quantize.DOMAIN, nnie_quantize.NAME))
+KEEP = tuple((fake_quantize.DOMAIN, kind.NAME) for kind in (fake_quantize, nnie_quantize, dynamic_fake_quantize))
 """Functions that are quantizers: they stay, and what they quantize is not quantized again."""
 
 

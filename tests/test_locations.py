@@ -16,7 +16,7 @@ from onnxq import dynamic
 from onnxq.catalog import backends
 from onnxq.cli import main
 from onnxq.errors import OptionError, OutputError
-from onnxq.locations import require_folder, require_output
+from onnxq.locations import find_artifact, require_folder, require_output
 from tests.models import feeds_for, untouched
 from tests.targets import BY_RUNTIMES, residual
 
@@ -70,6 +70,23 @@ def test_folders_for_several_targets_are_made(output: str, tmp_path: Path, capsy
         for _ in range(2):  # and into one that is there
             assert main([*command, *both, str(folder)]) == 0, capsys.readouterr().err
         assert sorted(path.name.rsplit("_", 1)[1] for path in folder.iterdir()) == ["rknn.onnx", "tvm.onnx"]
+
+
+def test_a_file_beside_the_float_model_does_not_replace_it(tmp_path: Path) -> None:
+    source = tmp_path / "net.onnx"
+    onnx.save(residual(), source)
+    before = source.read_bytes()
+    with pytest.raises(OutputError, match=r"net\.onnx': this file is the model that is read") as raised:
+        onnxq.quantize(source, feeds_for(residual()), backend="litert", output=tmp_path / "net.tflite")
+    assert raised.value.hint == "Give another name"
+    assert source.read_bytes() == before and [*tmp_path.iterdir()] == [source]
+
+
+def test_a_folder_named_like_a_file_beside_a_model_is_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "net.tflite"
+    folder.mkdir()
+    made = onnxq.quantize(residual(), feeds_for(residual()), backend="litert", output=folder)
+    assert find_artifact(folder, "litert", beside=[".tflite"]) == made.files[0] == folder / "model_litert.onnx"
 
 
 def test_the_folder_of_one_result_is_made_with_what_it_lies_in(tmp_path: Path) -> None:

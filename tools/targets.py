@@ -98,6 +98,7 @@ def page(target: Backend) -> str:
     act_bits = "" if len(target.act_bits) > 10 else f"; bits {_numbers(target.act_bits)}"
     bias = target.bias if isinstance(target.bias, str) else str(target.bias)
     opset = f"{target.min_opset} to {target.max_opset}"
+    ranges = "ranges taken at each run" if target.weights_alone else "one scale for a tensor"
     apart = target.lacks_whole
     lines = [
         f"{_HEAD}# {target.name}: {target.title}",
@@ -122,7 +123,7 @@ def page(target: Backend) -> str:
         "",
         f"- weights: {_short(target.weight)}, {_scales(target)}{bits}",
         *([f"- {_zero_points(target)}"] if target.asymmetric_weights else []),
-        f"- activations: {_short(target.activation)}, one scale for a tensor{act_bits}",
+        f"- activations: {_short(target.activation)}, {ranges}{act_bits}",
         f"- biases: {bias}",
         f"- computed together with the operator before them: {', '.join(sorted(target.absorbed)) or 'nothing'}",
         f"- opset: {opset}",
@@ -149,7 +150,7 @@ def _parts(rule: OpRule) -> str:
     if isinstance(rule.when, Never):
         return f"nothing: {rule.when.fate}"
     parts = []
-    if rule.kind is not Kind.WEIGHT_ONLY:
+    if rule.kind is not Kind.WEIGHT_ONLY and rule.data != ():
         parts.append("data")
     if rule.weights:
         parts.append("weights")

@@ -66,12 +66,13 @@ def left_while_running(source: Quantized, form: Format) -> list[str]:
 def _while_running(source: Quantized) -> BackendError | None:
     """The error for a model with operators that find scales while they run; None where it has none."""
     target = source.backend
-    left = [node.op_type for node in all_nodes(source.model) if _finds_scales(node)]
+    left = [node for node in all_nodes(source.model) if _finds_scales(node)]
     if not left:
         return None
-    what = f"{counts(left)} in the model compute their scales at run time, and deploy can only take over constant ones"
+    found = counts(node.op_type for node in left)
+    what = f"{found} in the model compute their scales at run time, and deploy can only take over constant ones"
     hint = f"Quantize the float model for {target.name}"
-    if target.at_home:
+    if target.at_home and all(node.domain in _KNOWN for node in left):
         hint += f", or take the model given: {target.title} runs it as it is"
     return BackendError(what, hint=hint)
 

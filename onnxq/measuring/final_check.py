@@ -37,6 +37,11 @@ _SKEWED = 3.0
 _POOR = 12.0
 """dB: a median sample below this is worth a warning where the total hides it."""
 
+_SIMULATED = (
+    "onnxruntime does not load the result, whose 4-bit floating-point numbers it has no kernels of: the figures are of "
+    "a simulation in float"
+)
+
 
 def first_look(
     reference: ir.Model,
@@ -85,7 +90,10 @@ def first_look(
         samples=len(kept),
         float_bytes=float_bytes,
         quantized_bytes=file_size(result),
-        warnings=tuple(_warnings(compared.outputs, made if kept else ())),
+        warnings=(
+            *([_SIMULATED] if at_home and optimized.simulated else []),
+            *_warnings(compared.outputs, made if kept else ()),
+        ),
         branches=compared.hidden_branches(),
     )
     clock = clock_of(providers)

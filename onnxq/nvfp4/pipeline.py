@@ -192,6 +192,6 @@ def _said(recipe: Nvfp4, job: Job, *, halves: bool) -> list[str]:
     return [
         *([HALVES] if halves else []),
         *([unseen] if blind else []),
-        *([] if recipe.activations else [_FLOAT_PRODUCTS]),
-        _SIMULATED,
+        *([_FLOAT_PRODUCTS] if job.made and not recipe.activations else []),
+        *([_SIMULATED] if job.made else []),
     ]

@@ -68,6 +68,7 @@ class Session:
         inputs: inputs that must or may be fed, in order; initializers that may be overridden are not listed.
         defaults: the latter.
         outputs: outputs in order, without those that are sequences or maps.
+        simulated: onnxruntime does not load the model, and a simulation is run in its place.
 
     Raises:
         OptionError: an unknown provider, a missing library.
@@ -112,12 +113,13 @@ class Session:
             except Exception as error:  # the boundary to onnxruntime, whose exceptions share no base
                 raise load_error(error, where) from error
 
+        self.simulated = False
         try:
             self._session = opened(model)
         except ExecutionError:
             if (simulation := _simulation(model)) is None:
                 raise
-            self._session = opened(simulation)
+            self._session, self.simulated = opened(simulation), True
         used = self._session.get_providers()
         missing = [name for name in chosen if name not in used]
         if missing:

@@ -20,11 +20,13 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import remove_nodes, replace_value
 from onnxq.render.fake_quantize import DOMAIN, VERSION
 
-__all__ = ["NAME", "node", "register", "take_out"]
+__all__ = ["NAME", "OPSET", "node", "register", "take_out"]
 
 NAME = "DynamicFakeQuantize"
+OPSET = 18
+"""The first whose ReduceMin and ReduceMax read their axes."""
 _FUNCTION = f"""
-<domain: "{DOMAIN}", opset_import: ["" : OPSET]>
+<domain: "{DOMAIN}", opset_import: ["" : VERSION]>
 {NAME} (x, axes) => (y)
 {{
     none = Constant <value_float = 0.0> ()
@@ -69,7 +71,7 @@ def register(model: ir.Model) -> None:
     """Add the function and its domain to a model, once."""
     key = (DOMAIN, NAME, "")
     if key not in model.functions:
-        text = _FUNCTION.replace("OPSET", str(model.opset_imports[""]))
+        text = _FUNCTION.replace("VERSION", str(model.opset_imports[""]))
         model.functions[key] = ir.serde.deserialize_function(onnx.parser.parse_function(text))
         model.opset_imports[DOMAIN] = VERSION
 

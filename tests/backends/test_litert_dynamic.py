@@ -74,6 +74,25 @@ def test_zeros_have_no_range(tmp_path: Path) -> None:
     np.testing.assert_array_equal(computed((tmp_path / "q.tflite").read_bytes(), feed)["y"], wanted)
 
 
+def test_branches_round_what_they_read_from_outside_each_for_itself(tmp_path: Path) -> None:
+    model = build(
+        """(float[2, 16] x, bool c) => (float[2, 8] y) {
+            r = Relu (x)
+            y = If (c) <
+                then_branch = t () => (float[2, 8] a) { a = MatMul (r, w) },
+                else_branch = e () => (float[2, 8] b) { b = MatMul (r, v) }
+            >
+        }""",
+        w=normal(16, 8),
+        v=normal(16, 8, seed=1),
+    )
+    feeds = [{"x": normal(2, 16, seed=k), "c": np.array(k % 2 == 0)} for k in range(4)]
+    made = onnxq.quantize(model, feeds, backend=NAME, options=Options(format="qdq"), output=tmp_path / "q.onnx")
+    assert [*made.plan.quantized.values()] == ["MatMul", "MatMul"]
+    exact, found = (infer(given, feeds, optimize=False)["y"] for given in (model, onnx.load(tmp_path / "q.onnx")))
+    assert 30 < sqnr(exact, found) < 100
+
+
 def test_what_stays_float_and_why(tmp_path: Path) -> None:
     model = build(
         """(float[1, 8, 16, 16] x, float[1, 10, 4] z) => (float[1, 4] y) {
@@ -100,7 +119,10 @@ def test_what_stays_float_and_why(tmp_path: Path) -> None:
     assert "not among the operators" in why["ConvTranspose"]
     stored = {t.name: t.data_type for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
     assert stored["w_quantized"] == stored["v_quantized"] == TensorProto.INT8 and stored["k"] == TensorProto.FLOAT
-    assert onnxq.verify(tmp_path / "q.tflite", feeds_for(model, seed=3), backend=NAME).outputs["y"].sqnr > 60
+    seen = onnxq.verify(tmp_path / "q.tflite", feeds_for(model, seed=3), backend=NAME)
+    assert seen.outputs["y"].sqnr > 60
+    assert [line.split()[0] for line in seen.integer] == ["CONV_2D", "FULLY_CONNECTED"]
+    assert "DEPTHWISE_CONV_2D" in {line.split()[0] for line in seen.floating}
 
 
 def test_a_transformer_is_more_accurate_than_with_fixed_ranges(tmp_path: Path) -> None:
@@ -128,6 +150,23 @@ def test_read_back_and_deployed_to_another(tmp_path: Path) -> None:
     )
     with pytest.raises(onnxq.OnnxqError, match="only weights are quantized"):
         onnxq.deploy(tmp_path / "q.onnx", backend="litert")
+
+
+def test_opsets_that_cannot_say_it_are_refused() -> None:
+    model = one("MatMul (x, w)", "5, 16", opset=17, w=normal(16, 8))
+    with pytest.raises(onnxq.OptionError, match="opset 17 cannot say") as why:
+        onnxq.quantize(model, feeds_for(model), backend=NAME, options=Options(opset=17))
+    assert why.value.hint == "Leave it out or ask for 18 or more"
+    made = onnxq.quantize(model, feeds_for(model), backend=NAME, options=Options(opset=18))
+    assert made.model.opset_imports[""] == 18 and made.plan.quantized
+
+
+def test_deployed_again_it_is_the_same_file(tmp_path: Path) -> None:
+    model = CASES["Conv and Relu"]
+    onnxq.quantize(model, images(1, 4, 8, 9), backend=NAME, output=tmp_path / "q.tflite")
+    again = onnxq.deploy(tmp_path / "q.onnx", backend=NAME, output=tmp_path / "again.tflite")
+    assert [*again.plan.quantized.values()] == ["Conv"] and [kept.op for kept in again.plan.kept_float] == ["Relu"]
+    assert (tmp_path / "again.tflite").read_bytes() == (tmp_path / "q.tflite").read_bytes()
 
 
 def test_weights_of_a_model_with_fixed_ranges_are_kept(tmp_path: Path) -> None:

@@ -161,6 +161,30 @@ def test_what_stays_float_says_why(tmp_path: Path) -> None:
     assert result.quantized == {"deep": "MatMul"}, "weights are unpacked whatever they are multiplied with"
 
 
+def test_where_nothing_is_quantized_nothing_is_said_of_a_simulation(tmp_path: Path) -> None:
+    source = save(build("(float[2, 64] x) => (float[2, 64] y) { y = Relu (x) }"), tmp_path / "m.onnx")
+    result = quantize_nvfp4(source, tmp_path / "q.onnx", activations=False)
+    assert not result.quantized and not result.notes
+    assert any("nothing was quantized" in warning for warning in result.verification.warnings)
+
+
+def test_what_is_found_at_run_time_is_not_deployed(source: Path, tmp_path: Path) -> None:
+    quantize_nvfp4(source, tmp_path / "q.onnx", data=DATA)
+    for backend in ("tensorrt", "onnxruntime"):
+        with pytest.raises(onnxq.OnnxqError, match="2 TRT_FP4DynamicQuantize in the model compute their scales") as why:
+            onnxq.deploy(tmp_path / "q.onnx", backend=backend)
+        assert why.value.hint == f"Quantize the float model for {backend}"
+    (finding,) = (f for f in onnxq.check(tmp_path / "q.onnx") if f.where == "model" and f.level == "warning")
+    assert finding.hint == "Give the float model for the best result."
+
+
+def test_written_for_onnxruntime_it_is_told_that_this_does_not_load_it(source: Path, tmp_path: Path) -> None:
+    quantize_nvfp4(source, tmp_path / "q.onnx", data=DATA)
+    made = onnxq.quantize(tmp_path / "q.onnx", DATA)
+    assert made.verification is not None
+    assert any("onnxruntime does not load the result" in warning for warning in made.verification.warnings)
+
+
 def test_a_size_that_is_free_is_said_in_the_file(tmp_path: Path) -> None:
     """TensorRT wants to know that of the axis with blocks."""
     model = build(

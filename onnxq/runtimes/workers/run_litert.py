@@ -16,6 +16,8 @@ import numpy as np
 from common import RefusedError, Request, SamplesError, TooSlowError, best_times, serve
 
 NO_ARITHMETIC = frozenset({"DEQUANTIZE", "QUANTIZE", "DELEGATE"})
+RANGED_AT_RUN = frozenset({"CONV_2D", "FULLY_CONNECTED"})
+"""Operators whose kernels make integers of floats where the weights are some, and multiply those."""
 
 
 def version() -> str:
@@ -134,7 +136,9 @@ def operators_of(interpreter: Any) -> dict[str, list[str]]:
         if kind in NO_ARITHMETIC:
             continue
         read = [types[k] for k in operator["inputs"] if k >= 0]
-        if np.float32 in read or types[made] == np.float32:
+        if kind in RANGED_AT_RUN and read[1] == np.int8:
+            integer.append(f"{kind} {names[made]}")
+        elif np.float32 in read or types[made] == np.float32:
             floating.append(f"{kind} {names[made]}")
         elif np.int8 in read or types[made] == np.int8:
             integer.append(f"{kind} {names[made]}")
