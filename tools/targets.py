@@ -71,7 +71,7 @@ def pages() -> dict[Path, str]:
     """Path → text of every page, an index first."""
     found = backends()
     rows = "".join(
-        f"| [{b.name}]({b.name}.md) | {b.title} | {_short(b.weight)} | {_short(b.activation)} | {b.artifacts} "
+        f"| [{b.name}]({b.name}.md) | {b.title} | {_short(b.weight)} | {_of_data(b)} | {b.artifacts} "
         f"| {b.verified or '-'} |\n"
         for b in found
     )
@@ -193,6 +193,11 @@ def _apart(operators: Collection[str]) -> str:
 def _short(spec: QuantSpec) -> str:
     """The words of a spec but for its granularity, which is the row's or the options'."""
     return str(replace(spec, granularity=PerTensor())).replace(" per tensor", "")
+
+
+def _of_data(target: Backend) -> str:
+    """The words of what activations are, on the way to what multiplies."""
+    return "int8, in the range of each run" if target.weights_alone else _short(target.activation)
 
 
 def _scales(target: Backend) -> str:

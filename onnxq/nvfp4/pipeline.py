@@ -29,7 +29,6 @@ from onnxq.weight_only.files import Output
 from onnxq.weight_only.job import Job
 from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.pipeline import same_matrix
-from onnxq.weight_only.remarks import HALVES
 from onnxq.weight_only.rotate import rotate as turn
 
 __all__ = ["TARGET", "quantize_nvfp4", "rewrite_nvfp4"]
@@ -38,6 +37,10 @@ TARGET = "tensorrt"
 _SIMULATED = (
     "the figures are of a simulation in float: onnxruntime has no kernel of 4-bit floating-point numbers. TensorRT has "
     "them on GPUs of compute capability 10.0 or later"
+)
+_HALVES = (
+    "the model came in half precision and computes in float32 now where it does not multiply in FP4, which a GPU does "
+    "more slowly; its inputs and outputs are cast"
 )
 _FLOAT_PRODUCTS = (
     "activations stay float: TensorRT unpacks the weights at every run and multiplies in float. The file is smaller, "
@@ -188,9 +191,9 @@ def _result(model: ir.Model, job: Job, recipe: Nvfp4) -> ir.Model:
 def _said(recipe: Nvfp4, job: Job, *, halves: bool) -> list[str]:
     """What a reader of the result may wonder at."""
     blind = sum(matrix not in job.largest for matrix, _ in job.made) if recipe.activations else 0
-    unseen = f"{plural(blind, 'weight')} multiplied in float, since no data reaches them"
+    unseen = f"{plural(blind, 'weight')} multiplied in float, since no data reaches them, or zeros alone"
     return [
-        *([HALVES] if halves else []),
+        *([_HALVES] if halves else []),
         *([unseen] if blind else []),
         *([_FLOAT_PRODUCTS] if job.made and not recipe.activations else []),
         *([_SIMULATED] if job.made else []),

@@ -103,7 +103,8 @@ def _quantized_row(q: QuantizedTensor) -> tuple[str, ...]:
 def backends(screen: Screen, found: Sequence[Backend]) -> None:
     """The table of targets."""
     for backend in found:
-        scheme = f"weights {_scheme(backend.weight)}, activations {_scheme(backend.activation)}"
+        of_data = "int8, in the range of each run" if backend.weights_alone else _scheme(backend.activation)
+        scheme = f"weights {_scheme(backend.weight)}, activations {of_data}"
         screen.line(f"{screen.style(backend.name, 'bold')}  {backend.title}")
         rows = [("scheme", scheme), ("writes", backend.artifacts), ("formats", ", ".join(backend.formats))]
         rows += [("verified", backend.verified)] if backend.verified else []

@@ -11,7 +11,7 @@ from onnxq.notes.reasons import to_exclude
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.recipe import BITS, FASTEST, TABLE_BITS, Recipe
 
-__all__ = ["HALVES", "more_accurate", "more_bits", "remarks", "title", "why_slow"]
+__all__ = ["more_accurate", "more_bits", "remarks", "title", "why_slow"]
 
 _NAMED = 4
 """Layers that a remark names."""
@@ -20,7 +20,7 @@ _USUAL = 4
 _POOR = 25.0
 """dB of the worst output, below which more is offered: on seven transformers in 4 bits, at 7 to 21 dB, GPTQ gained 0 to
 9 dB, 5 in the mean, and half a bit more 0 to 17, 4.6 in the mean."""
-HALVES = (
+_HALVES = (
     "the model came in half precision and computes in float32 now, as a CPU does; its inputs and outputs are "
     "cast. A GPU, which multiplies halves, is slower so"
 )
@@ -77,7 +77,7 @@ def remarks(matrices: Sequence[Matrix], recipe: Recipe, *, in_file: bool, halves
     """
     shared = _about_shared(matrices) if in_file and recipe.format == "qdq" else []
     return [
-        *([HALVES] if halves else []),
+        *([_HALVES] if halves else []),
         *([_ROUNDED] if recipe.format == "qdq" and any(_is_rounded(matrix, recipe) for matrix in matrices) else []),
         *_about_wider([matrix for matrix in matrices if matrix.bits(recipe) > recipe.bits], recipe),
         *_about_refused([matrix for matrix in matrices if matrix.gathered], recipe),
