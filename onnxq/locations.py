@@ -106,7 +106,7 @@ def find_artifact(output: str | os.PathLike[str], backend: str, *, beside: Itera
     if not os.fspath(output):
         raise OutputError("the name of the artifact is empty", hint="Give a file or a folder; '.' is the current one")
     path = Path(output)
-    path = path if path.is_dir() else _model_of(path, beside)
+    path = path if os.path.isdir(path) else _model_of(path, beside)
     if is_there(path, OutputError) and path.is_file():
         return path
     found = sorted(path.glob(f"*_{backend}.onnx"))
