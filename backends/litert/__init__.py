@@ -20,8 +20,8 @@ data is run, and ``onnxq check`` says the same. Recurrent layers are written out
 
 Placement ``auto`` decides by what LiteRT's kernels cost on a CPU (:mod:`onnxq.backends.litert.costs`): convolutional
 nets are in integers as a whole but for a Softmax or Sigmoid at their end, and of transformers the layers, not the
-products of two activations and Softmax, of which XNNPACK has kernels for floats alone; the target ``litert_dynamic`` is
-more accurate on those. Microcontrollers and NPUs want all in integers: ``--placement all``.
+products of two activations and Softmax, of which XNNPACK has kernels for floats alone. The target ``litert_dynamic``
+takes ranges at each run. Microcontrollers and NPUs want all in integers: ``--placement all``.
 
 Formats: ``tflite`` with inputs and outputs as the model has them; ``tflite-int8`` with those that are quantized as int8
 themselves, for a microcontroller or an NPU: HardSwish is one operator, slow on x86-64. Both write the QDQ model, with

@@ -15,9 +15,11 @@ from onnx import TensorProto
 
 import onnxq
 from onnxq import Options
+from onnxq.backends import litert
+from onnxq.errors import OptionError
 from tests.backends.litert_interpreter import computed, one
 from tests.contract import infer, sqnr
-from tests.models import build, feeds_for, images, normal
+from tests.models import build, feeds_for, images, normal, untouched
 from tests.targets import GRAPHS
 
 pytest.importorskip("ai_edge_litert")
@@ -62,6 +64,15 @@ def test_the_file_computes_what_the_model_beside_it_says(name: str, tmp_path: Pa
             (wanted,) = simulated
             found = computed(content, feed)["y"]
             np.testing.assert_allclose(found, wanted, rtol=0, atol=_TOLERANCE * np.abs(wanted).max())
+
+
+def test_without_the_package_the_onnx_format_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(litert, "find_spec", lambda name: None)
+    model = CASES["Gemm"]
+    with pytest.raises(OptionError, match="ai-edge-litert, which is not installed"):
+        onnxq.quantize(model, untouched(), backend=NAME)
+    made = onnxq.quantize(model, feeds_for(model), backend=NAME, options=Options(format="qdq"))
+    assert made.plan.quantized
 
 
 def test_zeros_have_no_range(tmp_path: Path) -> None:
