@@ -22,7 +22,6 @@ from onnxq.errors import ExecutionError, ModelError, OnnxqError, OptionError
 from onnxq.graph.domains import MICROSOFT, STANDARD, TENSORRT
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check as check_model
-from onnxq.graph.fp4_in_float import DYNAMIC
 from onnxq.graph.shapes import inputs_of_unknown_size
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_constant
@@ -31,6 +30,7 @@ from onnxq.notes.reasons import by_reason
 from onnxq.options import ImageOptions, Options
 from onnxq.options.selection import Selection
 from onnxq.ort.absent import absent_providers
+from onnxq.ort.fp4_in_float import DYNAMIC
 from onnxq.ort.messages import LOOK
 from onnxq.ort.session import Session
 from onnxq.planning.placement import UNKNOWN_DIM

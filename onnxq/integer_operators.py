@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.fp4_in_float import DYNAMIC
 from onnxq.graph.traverse import all_nodes
+from onnxq.ort.fp4_in_float import DYNAMIC
 
 __all__ = ["BORDER", "PACKED", "QUANTIZERS", "WHILE_RUNNING", "is_in_integers", "quantizing"]
 

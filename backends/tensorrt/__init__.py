@@ -24,7 +24,7 @@ Weights of 4 bits are those of ``--algorithm weight_only``: TensorRT-RTX multipl
 stored so, and what they are multiplied with is rounded at run time, by an operator of TensorRT's own. Compiled for
 compute capability 12.0, each such product of 14 transformers (391 MatMul and Gemm) has FP4 operands; products of
 activations stay float. Weights alone it unpacks as a whole at every run before it multiplies in float. onnxruntime 1.32
-has no kernel of these numbers: a result is judged in a simulation, see :mod:`onnxq.graph.fp4_in_float`. MXFP8 (8-bit
+has no kernel of these numbers: a result is judged in a simulation, see :mod:`onnxq.ort.fp4_in_float`. MXFP8 (8-bit
 ones in blocks of 32) is not written: TensorRT-RTX takes it, and multiplies in float with what it unpacks. Known from
 documents only: numbers and speed on a GPU, and Blackwell GPUs of compute capability 10.0.
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from onnxq.graph.fp4_in_float import BLOCK
 from onnxq.nvfp4.recipe import Nvfp4
 from onnxq.options import Options
+from onnxq.ort.fp4_in_float import BLOCK
 from onnxq.plan import Kept
 from onnxq.weight_only.find import Matrix, find
 from onnxq.weight_only.why_float import NOT_STORED

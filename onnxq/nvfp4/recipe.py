@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onnxq.graph.fp4_in_float import BLOCK
 from onnxq.options.one_value import check_choice, check_flag
+from onnxq.ort.fp4_in_float import BLOCK
 from onnxq.spec import PerBlock, QuantSpec, Scheme
 from onnxq.weight_only.recipe import Recipe
 

@@ -20,10 +20,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.domains import TENSORRT
-from onnxq.graph.fp4_in_float import BLOCK, DYNAMIC
 from onnxq.graph.namer import Namer
 from onnxq.graph.values import set_constant
 from onnxq.grids import float4, float8
+from onnxq.ort.fp4_in_float import BLOCK, DYNAMIC
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.float_blocks import unit_of
 from onnxq.weight_only.grid import Coded

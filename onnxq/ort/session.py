@@ -14,8 +14,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from onnxq.errors import ExecutionError, ModelError, OptionError
-from onnxq.graph.fp4_in_float import in_float
 from onnxq.ort.feeds_refused import about_feeds
+from onnxq.ort.fp4_in_float import in_float
 from onnxq.ort.hand_over import hand_over
 from onnxq.ort.inputs import InputInfo
 from onnxq.ort.messages import first_line, load_error
@@ -46,7 +46,7 @@ class Session:
     """A model loaded in onnxruntime.
 
     One with 4-bit floating-point numbers, of which onnxruntime has no kernels, is run in simulation, see
-    :mod:`onnxq.graph.fp4_in_float`.
+    :mod:`onnxq.ort.fp4_in_float`.
 
     Args:
         model: the model in memory, serialized, or the path of its file. It is not modified.
@@ -90,7 +90,6 @@ class Session:
         timed: bool = False,
     ) -> None:
         chosen = _resolve_providers(providers)
-
         where = _named(model)
         self._kept_alive: list[Any] = []
 

@@ -15,12 +15,12 @@ from onnxq.errors import ExecutionError, ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import file_size, serialized_size
-from onnxq.graph.fp4_in_float import in_float
 from onnxq.measuring.final_check import failed, first_look, uncompared
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.measuring.verification import Verification
 from onnxq.options import Options
 from onnxq.ort.absent import absent_providers
+from onnxq.ort.fp4_in_float import in_float
 from onnxq.ort.session import Session
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.segments import SegmentedModel
