@@ -35,8 +35,10 @@ from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant, replace_nodes, set_constant
+from onnxq.qparams import fake_quantize
 from onnxq.quantized import Quantized
 from onnxq.render.limits import bounds
+from onnxq.render.reading.parameters import constant_parameters
 from onnxq.render.repeats import without_repeats
 from onnxq.render.wiring import describe, numbers
 
@@ -103,14 +105,13 @@ QONNX = Format(_simulate, _write, simulated=True, notes=_notes)
 def _to_quant(node: ir.Node, namer: Namer) -> None:
     """Put a Quant in the place of a call of ``onnxq::FakeQuantize``."""
     graph, data = node.graph, node.inputs[0]
-    assert isinstance(graph, ir.Graph) and data is not None and node.inputs[1] is not None
-    scale, zero = (numbers(value) for value in node.inputs[1:3] if value is not None)
+    assert isinstance(graph, ir.Graph) and data is not None and node.inputs[2] is not None
+    zero = numbers(node.inputs[2])
     low, high = (node.attributes.get_int(name, 0) for name in ("quant_min", "quant_max"))
     name = node.outputs[0].name or "quant"
     weight = constant_array(data)
     if weight is not None:
-        codes = np.clip(np.rint(weight.astype(np.float32) / scale) + zero, low, high) - zero
-        data = set_constant(graph, namer, f"{data.name}_rounded", np.asarray((codes + np.float32(0)) * scale))
+        data = set_constant(graph, namer, f"{data.name}_rounded", fake_quantize(weight, constant_parameters(node)))
     low, high, zero = _from_zero(low, high, zero)
     bits = high.bit_length() + (low < 0)
     attributes: dict[str, int | str] = {"rounding_mode": "ROUND", "signed": int(low < 0)}

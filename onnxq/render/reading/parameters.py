@@ -19,6 +19,7 @@ from onnxq.spec import PerChannel, PerTensor, QuantSpec, Scheme
 __all__ = [
     "at_border",
     "before_widening",
+    "constant_parameters",
     "fake_parameters",
     "logarithmic_parameters",
     "narrowed",
@@ -163,6 +164,13 @@ def fake_parameters(node: ir.Node) -> QParams | None:
     symmetric = signed and not points.any()
     spec = QuantSpec(bits, signed, symmetric, granularity, narrow_range=narrow)
     return QParams(spec, flat, points)
+
+
+def constant_parameters(node: ir.Node) -> QParams:
+    """The numbers of an ``onnxq::FakeQuantize`` call that onnxq has written, all of them constant."""
+    found = fake_parameters(node)
+    assert found is not None, f"{node.name} has no constant parameters"
+    return found
 
 
 def logarithmic_parameters(node: ir.Node) -> QParams | None:
