@@ -62,7 +62,7 @@ def _model_of(path: Path, beside: Iterable[str]) -> Path:
         path: of a file, that of the model or another.
         beside: endings of the target's files beside a model, see :attr:`onnxq.format.Format.beside`.
     """
-    ending = next((ending for ending in beside if path.name.endswith(ending) and path.suffix.lower() != _ENDING), "")
+    ending = "" if path.suffix.lower() == _ENDING else max(filter(path.name.endswith, beside), key=len, default="")
     return path.with_name(path.name.removesuffix(ending) + _ENDING) if ending else path
 
 
