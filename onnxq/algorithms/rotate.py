@@ -21,14 +21,15 @@ import onnx_ir as ir
 
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.channel_noise import Specs, weight_error
-from onnxq.algorithms.channels.streams import Matrix, Stream, quantized_streams, turn, turned_weights
+from onnxq.algorithms.channels.rotation import Rotation, rotation
+from onnxq.algorithms.channels.streams import Stream, quantized_streams, turn, turned_weights
 from onnxq.algorithms.common.keep_what_helps import keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.errors import OptionError
 from onnxq.plan import Plan
 from onnxq.planning.placement import elements
 
-__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "Turning", "apply", "check", "rotation", "turnings"]
+__all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "Turning", "apply", "check", "turnings"]
 
 NAME = "rotate"
 TITLE = "turn the channels between linear layers so that no weight and no channel stands out"
@@ -44,15 +45,16 @@ them 3.0 s; which of the four is taken may differ."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turning:
-    """One stream, and the matrix that it is multiplied by."""
+    """One stream, and how it is turned."""
 
     stream: Stream
-    matrix: Matrix
+    rotation: Rotation
 
     def apply(self, draft: FloatDraft) -> dict[str, Move]:
         """Do it."""
-        turn(draft.lookup(), self.stream, self.matrix)
-        return {name: Move(name, rotation=self.matrix) for name in self.stream.tensors}
+        turn(draft.lookup(), self.stream, self.rotation)
+        digest = self.rotation.digest()
+        return {name: Move(name, rotation=digest) for name in self.stream.tensors}
 
 
 def check(tries: int) -> None:
@@ -105,9 +107,9 @@ def turnings(draft: FloatDraft, streams: Sequence[Stream], plan: Plan, tries: in
     found = []
     for number, stream in enumerate(streams):
         random = np.random.default_rng((draft.options.seed, number))
-        matrices = (rotation(stream.size, random, keeps_mean=stream.centred) for _ in range(tries))
+        tried = (rotation(stream.size, random, keeps_mean=stream.centred) for _ in range(tries))
         shown = _a_part(nodes, stream)
-        found.append(Turning(stream, min(matrices, key=partial(_error, nodes, shown, specs=specs))))
+        found.append(Turning(stream, min(tried, key=partial(_error, nodes, shown, specs=specs))))
     return found
 
 
@@ -121,26 +123,10 @@ def _a_part(nodes: Mapping[str, ir.Node], stream: Stream) -> Stream:
     return replace(stream, writers=stream.writers[::step], readers=stream.readers[::step])
 
 
-def rotation(size: int, random: np.random.Generator, *, keeps_mean: bool = False) -> Matrix:
-    """An orthogonal matrix, (size, size), any as likely as any other.
-
-    Args:
-        size: 1 or more.
-        random: where it comes from.
-        keeps_mean: of those that leave the mean of a vector, and so a vector of ones, as it is.
-    """
-    if not keeps_mean:
-        made, triangle = np.linalg.qr(random.standard_normal((size, size)))
-        return np.asarray(made * np.sign(np.diag(triangle)))
-    ones = np.full((size, 1), size**-0.5)
-    rest = np.linalg.qr(np.hstack([ones, random.standard_normal((size, size - 1))]))[0][:, 1:]
-    return np.asarray(ones @ ones.T + rest @ rotation(size - 1, random) @ rest.T)
-
-
-def _error(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix, specs: Specs) -> float:
-    """Log of the error of the rounded weights before and behind a stream turned by a matrix, summed over the layers."""
+def _error(nodes: Mapping[str, ir.Node], stream: Stream, turned: Rotation, specs: Specs) -> float:
+    """Log of the error of the rounded weights before and behind a stream that is turned, summed over the layers."""
     total = 0.0
-    for node, weight in turned_weights(nodes, stream, matrix):
+    for node, weight in turned_weights(nodes, stream, turned):
         error = weight_error(weight, specs.of(node, 1))
         if error is not None:
             total += float(np.log(max(np.square(error, dtype=np.float64).sum(), 1e-300)))

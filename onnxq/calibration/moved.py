@@ -30,22 +30,22 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """What became of a tensor, channel by channel: ``max(rotation @ source / divisor - shift, least)``.
+    """What became of a tensor, channel by channel: ``max(source / divisor - shift, least)``, turned.
 
     Attributes:
         source: name of the tensor before.
         divisor: (C,) positive, or 1.0.
         shift: (C,), or 0.0.
         least: smallest value left.
-        rotation: (C, C) orthogonal, of the source without the factors of a normalization that went into the layers
-            behind it; None for none.
+        rotation: a digest of how it was turned, without the factors of a normalization that went into the layers
+            behind it; empty where it was not.
     """
 
     source: str
     divisor: Floats | float = 1.0
     shift: Floats | float = 0.0
     least: float = -math.inf
-    rotation: Floats | None = None
+    rotation: bytes = b""
 
 
 def over_all(after: TensorStatistics, before: TensorStatistics, every: TensorStatistics) -> TensorStatistics:

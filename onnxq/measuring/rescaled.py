@@ -37,8 +37,7 @@ def mark_rescaled(model: ir.Model, tensors: Sequence[str] | Mapping[str, Move]) 
         if move is not None:
             for number in (move.divisor, move.shift, move.least):
                 digest.update(np.asarray(number, np.float64).tobytes())
-            if move.rotation is not None:
-                digest.update(move.rotation.tobytes())
+            digest.update(move.rotation)
         marks[name] = digest.hexdigest()[:_DIGITS]
     if marks:
         model.metadata_props[_KEY] = json.dumps(marks, sort_keys=True, ensure_ascii=False)

@@ -7,12 +7,13 @@ the others, rounding to few bits costs less behind it; where none are, it costs 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.algorithms.channels.rotation import rotation
 from onnxq.algorithms.channels.streams import Stream, find_streams, turn
-from onnxq.algorithms.rotate import rotation
 from onnxq.calibration.moved import Move
 from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
@@ -53,9 +54,10 @@ def rotate(model: ir.Model, matrices: Sequence[Matrix], seed: int = 0, most_byte
         )
     for number, stream in enumerate(streams):
         random = np.random.default_rng((seed, number))
-        matrix = rotation(stream.size, random, keeps_mean=stream.centred)
-        turn(lookup, stream, matrix)
-        mark_rescaled(model, {name: Move(name, rotation=matrix) for name in stream.tensors})
+        chosen = rotation(stream.size, random, keeps_mean=stream.centred)
+        turn(lookup, stream, chosen)
+        move = partial(Move, rotation=chosen.digest())
+        mark_rescaled(model, {name: move(name) for name in stream.tensors})
     if not streams:
         return "rotate: nothing turned, no weights to round with only linear operators or normalizations between them"
     layers = {name for stream in streams for name in (*stream.writers, *stream.readers)}

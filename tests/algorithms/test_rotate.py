@@ -14,7 +14,7 @@ from onnxq import OptionError, Options, quantize
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithms import rotate
 from onnxq.algorithms.channels.streams import Stream, quantized_streams, turned_weights
-from onnxq.algorithms.rotate import apply, rotation
+from onnxq.algorithms.rotate import apply
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.collect import collect
 from onnxq.calibration.statistics import Statistics
@@ -136,12 +136,6 @@ def test_tries_below_one_are_refused() -> None:
     model, feeds = bottlenecks(outliers=False, blocks=1), images(1, 3, 8, 8, samples=4)
     with pytest.raises(OptionError, match="0 is below 1"):
         quantize_checked(model, feeds, Options(algorithms=("rotate:tries=0",)), least=None)
-
-
-@pytest.mark.parametrize("size", [1, 2, 48])
-def test_rotations_are_orthogonal(size: int) -> None:
-    made = rotation(size, np.random.default_rng(5))
-    np.testing.assert_allclose(made @ made.T, np.eye(size), atol=1e-12)
 
 
 def test_a_rotation_is_chosen_by_a_part_of_many_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,20 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from onnxq.algorithms.channels.growth import Growth, mixing_layer
 from onnxq.algorithms.channels.norms import Norm, find_norms
+from onnxq.algorithms.channels.rotation import Matrix, Rotation
 from onnxq.graph.layer import Layer, replace_constant
 from onnxq.graph.lookup import Lookup
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 from onnxq.plan import Plan
 
-__all__ = ["Matrix", "Scaling", "Stream", "find_streams", "quantized_streams", "turn", "turned_weights"]
-
-Matrix = NDArray[np.float64]
-
+__all__ = ["Scaling", "Stream", "find_streams", "quantized_streams", "turn", "turned_weights"]
 
 _Place = tuple[str, int]
 """The name of a node and the index of an input, which is constant."""
@@ -103,20 +100,21 @@ def quantized_streams(model: ir.Model, plan: Plan) -> list[Stream]:
     return [stream for stream in find_streams(model) if not quantized.isdisjoint((*stream.writers, *stream.readers))]
 
 
-def turned_weights(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix) -> Iterator[tuple[ir.Node, Matrix]]:
-    """The layers of a stream with the weights, float64, that they have where it is multiplied by an orthogonal matrix.
+def turned_weights(
+    nodes: Mapping[str, ir.Node], stream: Stream, rotation: Rotation
+) -> Iterator[tuple[ir.Node, Matrix]]:
+    """The layers of a stream with the weights, float64, that they have where it is turned.
 
     A layer that reads and makes it comes twice, and each time with what the weight is at that moment.
 
     Args:
         nodes: of the model, by name.
         stream: one of its streams.
-        matrix: (C, C) orthogonal; channel i becomes the sum over j of ``matrix[i, j]`` times channel j. Where the
-            stream is centred, each of its rows has the sum 1.
+        rotation: of its channels; one that keeps their mean where the stream is centred.
     """
     for name in stream.writers:
         layer = _layer(nodes, name)
-        yield layer.node, _along(matrix, layer.array(), layer.out_axis())
+        yield layer.node, rotation.along(layer.array(), layer.out_axis())
     factors = {
         reader: _numbers(nodes, scaling.factors).reshape(-1)
         for scaling in stream.scalings
@@ -126,19 +124,19 @@ def turned_weights(nodes: Mapping[str, ir.Node], stream: Stream, matrix: Matrix)
     for name in stream.readers:
         layer = _layer(nodes, name)
         weight = layer.scaled_inputs(factors[name]) if name in factors else layer.array()
-        yield layer.node, _along(matrix, weight, layer.in_axis())
+        yield layer.node, rotation.along(weight, layer.in_axis())
 
 
-def turn(lookup: Lookup, stream: Stream, matrix: Matrix) -> None:
-    """Multiply what a stream holds by an orthogonal matrix, which leaves what the model computes as it is.
+def turn(lookup: Lookup, stream: Stream, rotation: Rotation) -> None:
+    """Turn what a stream holds, which leaves what the model computes as it is.
 
     Args:
         lookup: of the model to change.
         stream: one of its streams.
-        matrix: as for :func:`turned_weights`.
+        rotation: as for :func:`turned_weights`.
     """
     nodes = lookup.nodes
-    for node, weight in turned_weights(nodes, stream, matrix):
+    for node, weight in turned_weights(nodes, stream, rotation):
         _replace(lookup, node, 1, weight)
     for name in stream.writers:
         layer = _layer(nodes, name)
@@ -146,15 +144,15 @@ def turn(lookup: Lookup, stream: Stream, matrix: Matrix) -> None:
         if bias is not None:
             if layer.node.op_type == "Gemm":
                 layer.node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
-            _replace(lookup, layer.node, 2, _along(matrix, _whole(bias, -1, stream.size), -1))
+            _replace(lookup, layer.node, 2, rotation.along(_whole(bias, -1, stream.size), -1))
     for name, index, axis in stream.constants:
         array = _numbers(nodes, (name, index))
-        _replace(lookup, nodes[name], index, _along(matrix, _whole(array, axis, stream.size), axis))
+        _replace(lookup, nodes[name], index, rotation.along(_whole(array, axis, stream.size), axis))
     for scaling in stream.scalings:
         factors = _numbers(nodes, scaling.factors) if scaling.factors else np.ones(1)
         if scaling.offsets:
             node, index = nodes[scaling.offsets[0]], scaling.offsets[1]
-            _replace(lookup, node, index, _along(matrix, _numbers(nodes, scaling.offsets) / factors, -1))
+            _replace(lookup, node, index, rotation.along(_numbers(nodes, scaling.offsets) / factors, -1))
         if scaling.factors:
             _replace(lookup, nodes[scaling.factors[0]], scaling.factors[1], np.ones_like(factors))
 
@@ -196,11 +194,6 @@ def _whole(array: Matrix, axis: int, size: int) -> Matrix:
     shape = list(array.shape)
     shape[axis] = size
     return np.broadcast_to(array, shape)
-
-
-def _along(matrix: Matrix, array: NDArray[np.floating], axis: int) -> Matrix:
-    """An array multiplied by a matrix along one axis."""
-    return np.moveaxis(np.tensordot(matrix, array, axes=(1, axis)), 0, axis)
 
 
 def _replace(lookup: Lookup, node: ir.Node, index: int, array: Matrix) -> None:

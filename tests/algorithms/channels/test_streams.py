@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from onnxq.algorithms.channels.rotation import rotation
 from onnxq.algorithms.channels.streams import find_streams, turn
-from onnxq.algorithms.rotate import rotation
 from onnxq.graph.files.load import load
 from onnxq.graph.lookup import Lookup
 from onnxq.graph.passes.normalize import normalize
