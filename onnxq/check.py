@@ -193,7 +193,9 @@ def _inputs(session: Session, has_data: bool) -> list[Finding]:
     if not free or has_data:
         return []
     what = f"inputs with free dimensions: {', '.join(free)}"
-    return [Finding("note", "model", what, "The data decides their sizes; use those of real use.")]
+    return [
+        Finding("note", "model", what, "The data decides their sizes; use those of real use, or fix them (--shape).")
+    ]
 
 
 def _alone(prepared: Prepared | OnnxqError, backend: str, options: Options) -> list[Finding]:

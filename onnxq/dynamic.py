@@ -57,7 +57,17 @@ HELP: Mapping[str, str] = {
     "per_channel": "true: weights have a scale for each output channel; false: one scale for each weight tensor",
 }
 
-_USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library", "reduce_range")
+_USED = (
+    "include",
+    "exclude",
+    "samples",
+    "opset",
+    "shapes",
+    "simplify",
+    "providers",
+    "custom_op_library",
+    "reduce_range",
+)
 _HINTS = {"per_channel": "Write dynamic:per_channel={value}"}
 _LEAST_STORED = 1024
 """Elements from which the weight of a layer that stays float is stored as integers."""
@@ -92,8 +102,8 @@ def rewrite(
         data: samples that the result is judged on, see :func:`onnxq.calibration.data.open_data`; None: it is only
             loaded, not run.
         output: the file to write.
-        options: ``include``, ``exclude``, ``samples``, ``opset``, ``simplify``, ``providers``, ``custom_op_library``
-            and ``reduce_range`` count.
+        options: ``include``, ``exclude``, ``samples``, ``opset``, ``shapes``, ``simplify``, ``providers``,
+            ``custom_op_library`` and ``reduce_range`` count.
         image: how pictures are read.
         reporter: shows progress.
         per_channel: weights have a scale for each output.

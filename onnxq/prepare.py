@@ -22,6 +22,7 @@ from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.parts import Parts
+from onnxq.graph.passes.fix_shapes import fix_shapes
 from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.inline import inline_functions
 from onnxq.graph.passes.lower_opset import lower_opset, newer_than
@@ -33,6 +34,7 @@ from onnxq.graph.traverse import all_nodes, describe, full_type
 from onnxq.graph.values import MADE
 from onnxq.options import Options
 from onnxq.options.selection import mark_excluded
+from onnxq.options.shapes import sizes_of
 from onnxq.ort.session import require_library
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import dynamic_fake_quantize, fake_quantize, nnie_quantize
@@ -93,7 +95,7 @@ class Prepared:
         model = load(source)
         as_it_came = AsItCame(model, source)
         self.bytes = as_it_came.bytes
-        self.notes: list[str] = []
+        self.notes = [str(note) for note in fix_shapes(model, map(sizes_of, options.shapes))]
         if options.simplify:
             self.notes += map(str, simplify(model))
         widened = in_float32(model, streamed=streamed)

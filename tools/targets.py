@@ -84,7 +84,8 @@ def pages() -> dict[Path, str]:
         "Where the end of a model (decoding of boxes, NonMaxSuppression) cannot run on a target, as `onnxq check\n"
         "--backend NAME` says, cut it off before quantizing, by the names of the tensors in front of it:\n"
         "`onnx.utils.extract_model('model.onnx', 'cut.onnx', ['images'], ['boxes', 'scores'])`. Where float nodes run\n"
-        "beside integer ones, `--exclude` leaves it in the model as it is.\n\n"
+        "beside integer ones, `--exclude` leaves it in the model as it is. Some targets take inputs of fixed\n"
+        "sizes alone: `--shape images=1x3x480x480` fixes those that a model leaves free.\n\n"
         "| name | target | weights | activations | artifacts | checked with |\n|---|---|---|---|---|---|\n" + rows
     )
     return {FOLDER / "README.md": index, **{FOLDER / f"{b.name}.md": page(b) for b in found}}

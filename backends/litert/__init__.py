@@ -14,9 +14,9 @@ order of their axes. What TensorFlow Lite has in float alone (a layer normalizat
 between DEQUANTIZE and QUANTIZE. A table of embeddings is int8 with a scale for each row, and EMBEDDING_LOOKUP unpacks
 the rows that it picks.
 
-Of the model's inputs a first axis of free size becomes 1, other free sizes must be fixed; a model with an operator that
-is not translated (If and Loop, sizes that follow from data, recurrent layers of more than 128 steps) is refused before
-data is run, and ``onnxq check`` says the same. Recurrent layers are written out step by step, in float.
+Of the model's inputs a first axis of free size becomes 1, other free sizes must be fixed (``--shape``); a model with an
+operator that is not translated (If and Loop, sizes that follow from data, recurrent layers of more than 128 steps) is
+refused before data is run, and ``onnxq check`` says the same. Recurrent layers are written out step by step, in float.
 
 Placement ``auto`` decides by what LiteRT's kernels cost on a CPU (:mod:`onnxq.backends.litert.costs`): convolutional
 nets are in integers as a whole but for a Softmax or Sigmoid at their end, and of transformers the layers, not the

@@ -27,4 +27,4 @@ def _said(node: ir.Node) -> tuple[str, str] | None:
         "it names no axes and reads a tensor of free sizes: unless OpenVINO works these out, as from a state of fixed "
         "batch, it does not know how many axes are left, and its CPU refuses the model, float or quantized"
     )
-    return what, "Name its axes in the model, or fix the sizes of the model's inputs"
+    return what, "Name its axes in the model, or fix the sizes of the model's inputs (--shape)"

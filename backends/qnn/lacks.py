@@ -207,7 +207,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
     for value in model.graph.inputs:
         if static_shape(value) is None:
             what = f"free sizes {value.shape}; the HTP compiles for fixed ones"
-            hint = "Fix them in the model or when the session is created"
+            hint = f"Fix them ({how_to_fix(value)}), or when the session is created"
             found.append(Finding("warning", f"input {value.name!r}", what, hint))
     for node in nodes:
         if node.domain != "":

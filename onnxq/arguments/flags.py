@@ -22,6 +22,7 @@ __all__ = [
     "add_processor",
     "add_runtime",
     "add_search",
+    "add_shapes",
     "add_statistics",
 ]
 
@@ -63,6 +64,12 @@ def add_format(parser: argparse._ActionsContainer) -> None:
     """The form of the result."""
     parser.add_argument("--format", dest="opt_format", metavar="NAME", help=_FORMAT)
     parser.add_argument("--opset", dest="opt_opset", type=int, metavar="N", help="opset of the result")
+
+
+def add_shapes(parser: argparse._ActionsContainer) -> None:
+    """Sizes of inputs."""
+    what = "fix an input's free sizes, x=1x3x480x480, or one by its name, batch=1; may be repeated"
+    parser.add_argument("--shape", dest="opt_shapes", action="append", metavar="NAME=SIZES", help=what)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -208,5 +215,6 @@ def add_runtime(parser: argparse.ArgumentParser, *, floats: bool = True) -> None
         help="samples to hold back for verification and algorithms (default 32; 64 with effort best or algorithms, "
         "256 of them where weights have 4 bits or fewer); a statistics file contains them",
     )
+    add_shapes(group)
     group.add_argument("--simplify", dest="opt_simplify", action="store_const", const=True, help="run onnxsim first")
     group.add_argument("--seed", dest="opt_seed", type=int, metavar="N", help="random seed (default 0)")

@@ -19,6 +19,7 @@ from onnxq.arguments.flags import (
     add_processor,
     add_runtime,
     add_search,
+    add_shapes,
     add_statistics,
 )
 from onnxq.arguments.settled import UsageError
@@ -103,6 +104,7 @@ def _deploy(verb: argparse.ArgumentParser) -> None:
     add_backend(verb, SEVERAL_BACKENDS)
     add_format(verb)
     add_processor(verb)
+    add_shapes(verb)
     add_runtime(verb, floats=False)
 
 

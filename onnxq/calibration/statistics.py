@@ -207,5 +207,5 @@ class Statistics:
             raise StatisticsError(
                 "the statistics were made from another model",
                 where=f"'{self.file}'" if self.file else "",
-                hint="Give the model that they were made from, or calibrate this one",
+                hint="Give the model that they were made from, with its --shape and --simplify, or calibrate this one",
             )

@@ -10,8 +10,6 @@ __all__ = ["how_to_fix"]
 
 
 def how_to_fix(value: ir.Value) -> str:
-    """The command that gives an input of a model fixed sizes, with sizes to be filled in."""
-    rank = len(value.shape) if value.shape is not None else 0
-    sizes = ",".join(str(size) if isinstance(size, int) else f"SIZE{k}" for k, size in enumerate(value.shape or ()))
-    tool, name = "python -m onnxruntime.tools.make_dynamic_shape_fixed", shlex.quote(value.name or "")
-    return f"{tool} --input_name {name} --input_shape {sizes if rank else 'SIZES'} IN.onnx OUT.onnx"
+    """The flag that gives an input of a model fixed sizes, with sizes to be filled in."""
+    sizes = "x".join(str(size) if isinstance(size, int) else f"SIZE{k}" for k, size in enumerate(value.shape or ()))
+    return f"--shape {shlex.quote(value.name or '')}={sizes or 'SIZES'}"

@@ -27,6 +27,7 @@ from onnxq.given.unfolded import unfolded
 from onnxq.graph.files.load import load
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.note import NOT_FOLDED, Note
+from onnxq.graph.passes.fix_shapes import fix_shapes
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.prune import remove_dead
@@ -36,6 +37,7 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import OTHER_AXES, is_constant
 from onnxq.options import Options
+from onnxq.options.shapes import sizes_of
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.table_rows import row
 from onnxq.planning.uneven import too_uneven
@@ -69,9 +71,10 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
         OnnxqError: the model is unreadable, or not for this target or format.
     """
     raised = load(model)
+    fixed = fix_shapes(raised, map(sizes_of, options.shapes))
     widen_halves(raised)  # onnxq stores float constants so: that computes in float32
     widened = in_float32(raised)
-    done = [*widened, *_normalized(raised, needed_opset(target, options), options)]
+    done = [*fixed, *widened, *_normalized(raised, needed_opset(target, options), options)]
     trained = any((n.domain, n.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME) for n in all_nodes(raised))
     found = read_folded(raised, backend=target.name, arithmetic=trained)
     least = _opset(found, target, options)

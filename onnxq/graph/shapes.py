@@ -14,8 +14,10 @@ from onnxq.graph.passes.exact_pools import exact_pools
 from onnxq.graph.skeleton import big_constants, skeleton
 from onnxq.graph.traverse import all_graphs, all_nodes
 
-__all__ = ["forget_shapes", "infer_shapes", "inputs_of_unknown_size", "shapes_of_one", "sizes_at"]
+__all__ = ["SIZES_TO_FIND", "forget_shapes", "infer_shapes", "inputs_of_unknown_size", "shapes_of_one", "sizes_at"]
 
+SIZES_TO_FIND = "onnxq.sizes_to_find"
+"""Key in the ``meta`` of a graph's output whose free sizes are those that follow from the inputs, where any do."""
 MAX_VECTOR = 1 << 16
 """Elements of the largest vector with which data propagation is used."""
 _LIKE_THE_INPUT = frozenset({"GroupNormalization"})
@@ -28,7 +30,8 @@ def infer_shapes(model: ir.Model) -> list[Note]:
     What the file itself says about inner tensors that onnx infers is not believed, since edited models are often stale
     there: it is only kept where inference finds nothing. Nor is an empty size of what a Loop carries. Graph
     inputs and outputs keep theirs; an output that the file gives no shape gets the inferred one, and so does one whose
-    declared shape contradicts it. An STFT is told its default where it says nothing.
+    declared shape contradicts it; where it is marked :data:`SIZES_TO_FIND`, it gets its free sizes. An STFT is told its
+    default where it says nothing.
 
     Args:
         model: changed in place. Names must be unique over the model.
@@ -68,7 +71,10 @@ def infer_shapes(model: ir.Model) -> list[Note]:
             if end.shape is not None and found is not None and _contradict(end.shape, found):
                 notes.append(Note("shapes", end.name or "", f"declared with shape {end.shape}, has {found}: corrected"))
                 end.shape = None
-            end.shape = found if end.shape is None else end.shape  # no sizes are a shape, too
+            if end.shape is None:  # no sizes are a shape, too
+                end.shape = found
+            elif found is not None and SIZES_TO_FIND in end.meta:
+                end.shape = _fixed(end.shape, found)
     return notes
 
 
@@ -107,6 +113,12 @@ def _tell(model: ir.Model, known: Mapping[str, onnx.TypeProto]) -> None:
             shape = ir.serde.deserialize_type_proto_for_shape(kind)
             if shape is not None:
                 value.shape = shape
+
+
+def _fixed(declared: ir.Shape, found: ir.Shape) -> ir.Shape:
+    """A declared shape, with the sizes that were found of those that are free."""
+    sizes = zip(declared, found, strict=True)
+    return ir.Shape([other if not isinstance(one, int) and isinstance(other, int) else one for one, other in sizes])
 
 
 def _contradict(declared: ir.Shape, found: ir.Shape) -> bool:

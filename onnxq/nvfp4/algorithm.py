@@ -27,7 +27,7 @@ HELP: Mapping[str, str] = {
     "FP4; false: it stays float, nothing is faster, and without gptq no --data is needed",
 }
 CALLED = "from onnxq.nvfp4 import quantize_nvfp4"
-_USED = ("include", "exclude", "samples", "opset", "simplify", "providers", "custom_op_library")
+_USED = ("include", "exclude", "samples", "opset", "shapes", "simplify", "providers", "custom_op_library")
 _HINTS = {"override": "--exclude keeps layers float", "weight_bits": "Leave it out: it has 4"}
 
 

@@ -110,7 +110,7 @@ def rewrite_nvfp4(
         data: samples, or None.
         recipe: how.
         output: the file to write.
-        options: ``include``, ``exclude``, ``samples``, ``opset``, ``simplify``, ``seed``, ``providers`` and
+        options: ``include``, ``exclude``, ``samples``, ``opset``, ``shapes``, ``simplify``, ``seed``, ``providers`` and
             ``custom_op_library`` count.
         image: how pictures are read.
         reporter: shows progress.

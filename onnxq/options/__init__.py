@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from onnxq.errors import OptionError
 from onnxq.options.one_value import check_bits, check_choice, check_flag, check_int, check_range, is_number, plain
 from onnxq.options.override import GivenOverrides, Override, parse_overrides
+from onnxq.options.shapes import GivenShapes, parse_shapes
 
 __all__ = ["EFFORTS", "PLACEMENTS", "Effort", "ImageOptions", "Options", "Override", "Placement", "SessionOptions"]
 
@@ -61,6 +62,8 @@ class Options:
         override: patterns with what is different there; pairs, ``"PATTERN=key=value"`` strings or a mapping.
         samples: at most this many samples of the data, spread over them where their number is known; None uses all.
         opset: ONNX opset of the result; None raises it as far as needed only.
+        shapes: sizes for inputs whose sizes are free, ``{"images": (1, 3, 480, 480), "batch": 1}`` or
+            ``"images=1x3x480x480"``: by the name of an input, or by that of a free size. The result has them.
         simplify: run onnxsim first, guarded.
         providers: onnxruntime execution providers, e.g. ``("cuda",)``; empty means the CPU.
         custom_op_library: shared library with custom operators.
@@ -92,6 +95,7 @@ class Options:
     override: tuple[tuple[str, Override], ...] = ()
     samples: int | None = None
     opset: int | None = None
+    shapes: tuple[str, ...] = ()
     simplify: bool = False
     providers: tuple[str, ...] = ()
     custom_op_library: str | None = None
@@ -120,6 +124,7 @@ class Options:
             override: GivenOverrides = (),
             samples: int | None = None,
             opset: int | None = None,
+            shapes: GivenShapes = (),
             simplify: bool = False,
             providers: str | Collection[str] = (),
             custom_op_library: str | os.PathLike[str] | None = None,
@@ -145,6 +150,7 @@ class Options:
         for name in ("exclude", "include", "providers", "algorithms"):
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "override", parse_overrides(self.override))
+        object.__setattr__(self, "shapes", parse_shapes(self.shapes))
         for name, least in (("samples", 1), ("opset", 1), ("keep", 1)):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), least)

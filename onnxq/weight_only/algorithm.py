@@ -56,7 +56,7 @@ HELP: Mapping[str, str] = {
     "save": "configuration file (.toml) to write the choice of avg_bits to, for --config; empty: none",
 }
 CALLED = "from onnxq.weight_only import quantize_weights"
-_USED = ("include", "exclude", "override", "samples", "opset", "simplify", "providers", "custom_op_library")
+_USED = ("include", "exclude", "override", "samples", "opset", "shapes", "simplify", "providers", "custom_op_library")
 _HINTS = {
     "weight_bits": "Write weight_only:bits={value}; it has 2, 4 and 8",
     "format": "Write weight_only:format=qdq or format=matmulnbits",

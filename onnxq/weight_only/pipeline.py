@@ -122,8 +122,8 @@ def rewrite_weights(
         data: samples, or None.
         recipe: how.
         output: the file to write.
-        options: ``include``, ``exclude``, ``override``, ``samples``, ``opset``, ``simplify``, ``seed``, ``providers``
-            and ``custom_op_library`` count.
+        options: ``include``, ``exclude``, ``override``, ``samples``, ``opset``, ``shapes``, ``simplify``, ``seed``,
+            ``providers`` and ``custom_op_library`` count.
         image: how pictures are read.
         reporter: shows progress.
         save: configuration file to write the bits chosen under a budget to; empty: none.

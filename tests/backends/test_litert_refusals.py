@@ -20,7 +20,7 @@ from tests.targets import GRAPHS
 @pytest.mark.parametrize(
     ("text", "constants", "said"),
     [
-        ("(float[1, C, 8, 8] x) => (float[1, C, 8, 8] y) { y = Relu (x) }", {}, "make_dynamic_shape_fixed"),
+        ("(float[1, C, 8, 8] x) => (float[1, C, 8, 8] y) { y = Relu (x) }", {}, "--shape x=1xSIZE1x8x8"),
         (
             "(float[2, 4, 8] x) => (float[N, 3] y) { [picks] i = NonZero (x) \n f = Cast <to = 1> (i) \n "
             "y = Transpose (f) }",

@@ -401,7 +401,7 @@ def test_free_sizes_are_refused_before_any_data_is_run(form: str, monkeypatch: p
     with pytest.raises(ModelError, match=r"input 'x' has the sizes \[N,8,4,4\].*Fix them .* or use the format qdq"):
         onnxq.quantize(model, data, backend="qnn", options=options)
     (found,) = (f for f in onnxq.check(model, backend="qnn", options=options) if f.level == "error")
-    assert "input 'x'" in found.what and "make_dynamic_shape_fixed" in found.hint
+    assert "input 'x'" in found.what and "--shape x=SIZE0x8x4x4" in found.hint
     quantized = onnxq.quantize(model, images(1, 8, 4, 4, samples=2), backend="qnn").qdq()
     with pytest.raises(ModelError, match="fixed sizes"):
         onnxq.deploy(ir.to_proto(quantized), backend="qnn", options=options)
