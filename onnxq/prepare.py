@@ -23,6 +23,7 @@ from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
 from onnxq.graph.parts import Parts
 from onnxq.graph.passes.fix_shapes import fix_shapes
+from onnxq.graph.passes.fold_forward import fold_forward
 from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.inline import inline_functions
 from onnxq.graph.passes.lower_opset import lower_opset, newer_than
@@ -76,6 +77,7 @@ class Prepared:
         source: the model.
         options: those that say how it is read.
         streamed: constants in half precision stay in their data files, to be widened whenever they are read.
+        as_scaled: somebody has scales for tensors as they are: no factor moves from one into the layer behind it.
 
     Attributes:
         given: the model as it came, where it computed with other operators: ``source``, or a copy of a large one that
@@ -90,7 +92,7 @@ class Prepared:
         halves: whether it came in half precision, and computes in float32 now.
     """
 
-    def __init__(self, source: Source, options: Options, *, streamed: bool = False) -> None:
+    def __init__(self, source: Source, options: Options, *, streamed: bool = False, as_scaled: bool = False) -> None:
         require_library(options.custom_op_library)
         model = load(source)
         as_it_came = AsItCame(model, source)
@@ -109,6 +111,8 @@ class Prepared:
         done = normalize(model, min_opset=base, keep=KEEP, unfit=too_uneven)
         self.notes += map(str, done)
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
+        if not streamed and not as_scaled:
+            self.notes += map(str, fold_forward(model))
         check(model)
         self.model = model
         self.given = None if self.halves else as_it_came.beside(model)

@@ -27,18 +27,21 @@ from onnxq.console.terminal import plural
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "targets" / "figures.md"
 MODELS = ("mnist_cnn", "mnist_unet", "fashion_vit", "effnet_lite0", "ppocr_det")
 SAMPLES, COMPARED = 32, 4
+SHAPES = {"ppocr_det": ("--shape", "x=1x3x480x480")}
+"""Sizes that a model leaves free, and most chips want fixed."""
 _TOP = """\
 <!-- written by tools/target_figures.py -->
 
 # Targets on real models
 
-Calibrated with at most 32 samples, everything at its defaults. **quantized**: nodes in integers, those that others take
-in included, of all float nodes. **SQNR**: of the worst output against the float model, simulated in onnxruntime, in dB.
-**runtime**: the target's own runtime against onnxruntime without optimizations on 4 samples, in dB, and the largest
-difference in steps of the output's quantizer, where it has one; `inf` is equal to the last bit, a target without a
-runtime is read back and simulated. **layers**: each layer computed from equal integers there and in onnxruntime (2
-samples): how many of the results differ, and by how many steps at most. Where layers agree to a step, what differs at
-the output is those steps adding up. **integer**, **float**: operators in the runtime, as far as it tells.
+Calibrated with at most 32 samples, everything at its defaults; ppocr_det with `--shape x=1x3x480x480`. **quantized**:
+nodes in integers, those that others take in included, of all float nodes. **SQNR**: of the worst output against the
+float model, simulated in onnxruntime, in dB. **runtime**: the target's own runtime against onnxruntime without
+optimizations on 4 samples, in dB, and the largest difference in steps of the output's quantizer, where it has one;
+`inf` is equal to the last bit, a target without a runtime is read back and simulated. **layers**: each layer computed
+from equal integers there and in onnxruntime (2 samples): how many of the results differ, and by how many steps at most.
+Where layers agree to a step, what differs at the output is those steps adding up. **integer**, **float**: operators in
+the runtime, as far as it tells.
 
 """
 
@@ -76,7 +79,8 @@ def measure(target: str, folder: Path, limit: float) -> str:
     model, data = str(folder / "model.onnx"), str(folder / "calib.npz")
     with tempfile.TemporaryDirectory() as name:
         start = time.monotonic()
-        code, made = _onnxq("quantize", model, "--data", data, "--samples", SAMPLES, "--backend", target, "-o", name,
+        code, made = _onnxq("quantize", model, "--data", data, "--samples", SAMPLES, "--backend", target,
+                            *SHAPES.get(folder.name, ()), "-o", name,
                             limit=limit)  # fmt: skip
         seconds = time.monotonic() - start
         if code not in (0, 3) or not isinstance(made, dict):

@@ -149,7 +149,7 @@ def _text(path: Path) -> str:
 def _together(path: Path, where: Path, backend: Backend, scales: Mapping[str, float]) -> Quantized:
     """What the target's rules make of a model and scales; nodes that lack one stay float."""
     options = Options()
-    prepared = Prepared(path, options)
+    prepared = Prepared(path, options, as_scaled=True)
     model, notes = prepared.for_target(backend, options)
     names = {v.name for graph in all_graphs(model) for v in graph.inputs}
     names |= {v.name for n in all_nodes(model) for v in n.outputs}

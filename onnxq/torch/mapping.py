@@ -59,7 +59,7 @@ class _Mapper:
         self.marked, self.marker, self.backend = marked, marker, backend
         self.norm_after = self._norms({n.name: n for n in all_nodes(marked.model)})
         self.options = for_given_numbers(backend, options)
-        prepared = Prepared(marked.model, self.options)
+        prepared = Prepared(marked.model, self.options, as_scaled=True)
         self.model, self.notes = prepared.for_target(backend, self.options)
         self.nodes = {n.name or "": n for n in all_nodes(self.model)}
         self.values = {v.name or "": v for n in all_nodes(self.model) for v in n.outputs}

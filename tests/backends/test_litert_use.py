@@ -97,8 +97,8 @@ def test_all_that_is_in_the_way_is_said_at_once() -> None:
     said = f"{found.what} {found.hint}"
     assert "input 'x': its sizes [1,A,8]" in said and "node 'picks' (NonZero)" in said
     assert "filled" not in said, "it is a constant once the sizes are fixed"
-    assert "--input_name x --input_shape 1,SIZE1,8" in said
-    assert "--input_name 'the state' --input_shape 2,SIZE1" in said and "Cut the model there" in said
+    assert "--shape x=1xSIZE1x8" in said
+    assert "--shape 'the state=2xSIZE1'" in said and "Cut the model there" in said
 
 
 def test_the_file_itself_in_place_of_the_model_beside_it(tmp_path: Path) -> None:

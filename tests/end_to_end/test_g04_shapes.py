@@ -40,7 +40,7 @@ def test_an_empty_tensor_inside_keeps_its_readers_float() -> None:
         w=normal(4, 3, 3, 3),
         shape=np.array([24, 6]),
         zero=np.array([0]),
-        k=f32(2),
+        k=f32([1, 2, 3, 4, 5, 6]),
         v=normal(6, 6, seed=1),
     )
     rows = model.graph.node.pop()

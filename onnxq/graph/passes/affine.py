@@ -104,23 +104,27 @@ def _pads_nothing(node: ir.Node, kernel: tuple[int, ...]) -> bool:
     return not any(pads)
 
 
-def fold_into_next(layer: Layer, node: ir.Node, scale: Channels, shift: Channels, namer: Namer) -> None:
+def fold_into_next(
+    layer: Layer, node: ir.Node, scale: Channels, shift: Channels, namer: Namer, *, data: int = 0
+) -> None:
     """Lets ``layer`` read x itself, with weights that do the node's ``scale * x + shift`` too, and removes ``node``.
 
     W' = W scale, b' = b + W shift, which a zero padding of ``scale * x + shift`` forbids unless the shift is zero.
 
     Args:
         layer: the only reader of the node's output; it must not be the pair of a MatMul and an Add.
-        node: the node to remove; its input 0 is x.
+        node: the node to remove.
         scale: (C,) for each input channel.
         shift: (C,).
         namer: names new constants and nodes.
+        data: which input of the node is x.
 
     Raises:
         Refusal: why it cannot be done; nothing has been changed.
     """
     dtype = layer.weight.dtype
-    if dtype is None or node.inputs[0] is None:
+    source = node.inputs[data]
+    if dtype is None or source is None:
         raise Refusal("a type is unknown")
     if layer.node.graph is not node.graph:
         raise Refusal(f"it is in another graph than {describe(layer.node)}")
@@ -160,5 +164,5 @@ def fold_into_next(layer: Layer, node: ir.Node, scale: Channels, shift: Channels
         replace_constant(layer.node, 2, bias, namer, f"{layer.node.name}_bias", dtype)
         if layer.node.op_type == "Gemm":
             layer.node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
-    replace_value(node.outputs[0], node.inputs[0])
+    replace_value(node.outputs[0], source)
     remove_nodes([node])
