@@ -83,7 +83,7 @@ from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis
 from onnxq.spec import QuantSpec
 
-__all__ = ["BACKEND"]
+__all__ = ["BACKEND", "runtime_file"]
 
 _ENDING = ".tflite"
 _ONNX_ALONE = ("qdq", "fake-quantize")
@@ -150,9 +150,9 @@ def _translated(quantized: Quantized, *, codes: bool) -> FlatModel:
     return _converted(quantized.rendered(), integers, codes=codes)
 
 
-def _runtime_file(model: ir.Model, path: Path) -> Path:
+def runtime_file(target: Backend, model: ir.Model, path: Path) -> Path:
     """A model alone as LiteRT takes it, in integers what stands between quantizers, as far as the table has it."""
-    flat = _converted(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(node)})
+    flat = _converted(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(target, node)})
     return write_bytes(path.with_suffix(_ENDING), packed(flat, "onnxq"))
 
 
@@ -163,8 +163,12 @@ def _converted(model: ir.Model, integers: Collection[str], *, codes: bool = Fals
     return flat
 
 
-def _is_between_quantizers(node: ir.Node) -> bool:
-    rule = row(BACKEND, node)
+def _runtime_file(model: ir.Model, path: Path) -> Path:
+    return runtime_file(BACKEND, model, path)
+
+
+def _is_between_quantizers(target: Backend, node: ir.Node) -> bool:
+    rule = row(target, node)
     if rule is None or (rule.when is not None and rule.when(node) is not None):
         return False
     asked = {*positions(rule, node), *([rule.bias] if rule.bias is not None else [])}

@@ -28,6 +28,8 @@ TYPES: Mapping[ir.DataType, str] = {
 }
 """Types of tensors that are written."""
 
+_SUMS = ("ADD", "SUB")
+"""Operators that take int16 to be on powers of two unless told otherwise."""
 _FEW = 16
 """Elements of a constant that is looked for among those that are there."""
 
@@ -100,6 +102,8 @@ class FlatModel:
             RefusedError: TensorFlow Lite does not compute it in the type of its inputs.
         """
         data = self.tensors[inputs[DATA.get(kind, 0)]]
+        if data.dtype is ir.DataType.INT16 and kind in _SUMS:
+            options = {"potScaleInt16": False, **options}
         require_kernel(kind, data.dtype, data.shape, on_grid=data.grid is not None)
         self.operators.append(FlatOperator(kind, tuple(inputs), tuple(outputs), options))
 

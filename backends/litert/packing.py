@@ -138,6 +138,7 @@ class _Packer:
     def _operator(self, operator: FlatOperator) -> Any:
         types = [self.model.tensors[index].dtype if index >= 0 else None for index in operator.inputs]
         ranks = [len(self.model.tensors[index].shape) for index in operator.inputs if index >= 0]
+        types += [self.model.tensors[operator.outputs[0]].dtype] if operator.kind == "QUANTIZE" else []
         number = version(operator.kind, types, max(ranks, default=0), operator.options)
         made = self.schema.OperatorT()
         made.opcodeIndex = self.codes.setdefault((operator.kind, number), len(self.codes))
