@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,8 @@ def matmul(t: Translation, node: ir.Node) -> None:
     (x, turned_x), (y, turned_y) = (_matrices(t, value) for value in node.inputs)
     if any(one.grid is not None and len(one.grid.scale) > 1 for one in (x, y)):
         raise RefusedError("TensorFlow Lite multiplies batches of one scale")
+    if x.dtype is not y.dtype:
+        x, y = (_widened(t, one) for one in (x, y))
     x = t.reshaped(x, (1, *x.shape)) if left == 1 else x
     y = t.reshaped(y, (*y.shape, 1)) if right == 1 else y
     rank = max(len(x.shape), len(y.shape))
@@ -88,6 +91,15 @@ def matmul(t: Translation, node: ir.Node) -> None:
     made = t.new(value, plain(rank), (*batch, rows, columns))
     t.flat.operator("BATCH_MATMUL", [one.index for one in inputs], [made.index], adjX=turned_x, adjY=turned_y)
     t.place(value, t.reshaped(made, t.shape(value), name=value.name or ""))
+
+
+def _widened(t: Translation, placed: Placed) -> Placed:
+    """Weights of int8 as int16, beside activations of these."""
+    codes = t.flat.numbers(placed.index)
+    if codes is None or placed.grid is None or placed.dtype is ir.DataType.INT16:
+        return placed
+    grid = replace(placed.grid, dtype=ir.DataType.INT16)
+    return t.constant("weights", codes.astype(np.int16), grid, placed.order)
 
 
 def _matrices(t: Translation, value: ir.Value | None) -> tuple[Placed, bool]:

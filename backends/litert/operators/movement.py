@@ -161,17 +161,17 @@ def to_space(t: Translation, node: ir.Node) -> None:
         x = along(t, x, 3, np.arange(x.shape[-1]).reshape(channels, block * block).T.reshape(-1))
     if x.dtype is ir.DataType.INT16:
         batch, height, width, channels = x.shape
-        _permuted(t, node, x, (batch, height, width, block, block, channels // block**2), (0, 1, 3, 2, 4, 5))
+        _swapped(t, node, x, (batch * height, width, block, channels // block))
     else:
         picked(t, node, "DEPTH_TO_SPACE", x, [], last(_PLANES), blockSize=block)
 
 
-def _permuted(t: Translation, node: ir.Node, x: Placed, shape: tuple[int, ...], order: tuple[int, ...]) -> None:
-    """The elements of a plane with other axes, these in another order, as a plane again, on the grid of the result."""
+def _swapped(t: Translation, node: ir.Node, x: Placed, shape: tuple[int, ...]) -> None:
+    """The elements of a plane with other axes, the middle ones swapped, as a plane again, on the grid of the result."""
     value = node.outputs[0]
     grid = t.grid_of(value)
     x = t.requantized(x, grid) if grid is not None else x
-    moved = t.turned(t.reshaped(x, shape), order)
+    moved = t.turned(t.reshaped(x, shape), (0, 2, 1, 3))
     t.place(value, t.reshaped(moved, t.new_shape(value, last(_PLANES)), last(_PLANES), value.name or ""))
 
 
@@ -181,7 +181,7 @@ def to_depth(t: Translation, node: ir.Node) -> None:
     x = t.read(node.inputs[0], last(_PLANES))
     if x.dtype is ir.DataType.INT16:
         batch, height, width, channels = x.shape
-        _permuted(t, node, x, (batch, height // block, block, width // block, block, channels), (0, 1, 3, 2, 4, 5))
+        _swapped(t, node, x, (batch * height // block, block, width // block, block * channels))
     else:
         picked(t, node, "SPACE_TO_DEPTH", x, [], last(_PLANES), blockSize=block)
 
