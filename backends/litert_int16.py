@@ -70,6 +70,7 @@ BACKEND: Backend = replace(
     rules=_rules(),
     formats={name.replace("int8", "int16"): each for name, each in litert.BACKEND.formats.items()},
     by_cost=False,
+    weight_bits=frozenset({8}),
     act_bits=frozenset({16}),
     runtime_file=_runtime_file,
     verified="LiteRT 2.3.0 on x86-64: numbers; TensorFlow Lite for Microcontrollers, Vela 5.2: three nets",

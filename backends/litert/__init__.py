@@ -21,7 +21,13 @@ data is run, and ``onnxq check`` says the same. Recurrent layers are written out
 Placement ``auto`` decides by what LiteRT's kernels cost on a CPU (:mod:`onnxq.backends.litert.costs`): convolutional
 nets are in integers as a whole but for a Softmax or Sigmoid at their end, and of transformers the layers, not the
 products of two activations and Softmax, of which XNNPACK has kernels for floats alone. The target ``litert_dynamic``
-takes ranges at each run. Microcontrollers and NPUs want all in integers: ``--placement all``.
+takes ranges at each run, ``litert_int16`` has activations of 16 bits. Microcontrollers and NPUs want all in integers:
+``--placement all``.
+
+Weights of 4 bits (``--weight-bits 4``) lie two in a byte where kernels take them so: convolutions, and products with a
+matrix and tables whose rows have an even number; others have a byte each, with the same numbers. On a CPU products are
+as fast as with 8 bits, convolutions three to four times as slow, which XNNPACK has no kernels for. TensorFlow Lite for
+Microcontrollers takes them in convolutions, not in products; Arm's compiler Vela 5.2 ends its process at them.
 
 Formats: ``tflite`` with inputs and outputs as the model has them; ``tflite-int8`` with those that are quantized as int8
 themselves, for a microcontroller or an NPU: HardSwish is one operator, slow on x86-64. Both write the QDQ model, with
@@ -265,7 +271,7 @@ BACKEND = Backend(
     complete_units=True,
     whole=frozenset(),
     min_opset=20,
-    weight_bits=frozenset({8}),
+    weight_bits=frozenset({4, 8}),
     act_bits=frozenset({8}),
     rewrite=_rewrite,
     adjust=fit_grids,

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxq.backends.litert.placed import RefusedError
 
-__all__ = ["DATA", "require_kernel"]
+__all__ = ["DATA", "require_kernel", "takes_four_bits"]
 
 _BOOL, _INT32, _INT64 = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64
 _MOVES = (
@@ -42,6 +42,19 @@ _WIDE = frozenset(_OF_WIDE.split())
 DATA: Mapping[str, int] = {"EMBEDDING_LOOKUP": 1, "ONE_HOT": 2, "SCATTER_ND": 1, "SELECT_V2": 1, "TRANSPOSE_CONV": 2}
 """The input that says what an operator computes in, where it is not the first."""
 _MOST_AXES = {"PAD": 5, "PADV2": 5, "BATCH_MATMUL": 5}
+
+
+def takes_four_bits(kind: str, weight: Sequence[int]) -> bool:
+    """Whether an operator takes weights of int4, two in a byte.
+
+    XNNPACK multiplies rows of an even number of them, and the lookup of odd rows is off.
+
+    Args:
+        kind: of the operator.
+        weight: shape of the weights.
+    """
+    even = weight[-1] % 2 == 0
+    return kind in ("CONV_2D", "DEPTHWISE_CONV_2D") or (kind in ("FULLY_CONNECTED", "EMBEDDING_LOOKUP") and even)
 
 
 def require_kernel(kind: str, dtype: ir.DataType, shape: Sequence[int], *, on_grid: bool) -> None:

@@ -34,6 +34,13 @@ _WIDE: Mapping[str, int] = {
     "FULLY_CONNECTED": 7,
 }
 """Operators that have int16 on a grid from this version on, sums those of any scales."""
+_FOUR_BITS: Mapping[str, int] = {
+    "CONV_2D": 7,
+    "DEPTHWISE_CONV_2D": 6,
+    "EMBEDDING_LOOKUP": 4,
+    "FULLY_CONNECTED": 10,
+}
+"""Operators that have weights of int4 from this version on; of DEPTHWISE_CONV_2D LiteRT 2.3 has no 7, where it is."""
 _FIVE_AXES = {"TRANSPOSE": 4, "STRIDED_SLICE": 4, "PAD": 4, "PADV2": 4}
 """Operators that have more than four axes from this version on."""
 _BROADCAST = {"SUB": 3, "DIV": 2, "MAXIMUM": 3, "MINIMUM": 3}
@@ -55,6 +62,8 @@ def version(kind: str, types: Sequence[ir.DataType | None], rank: int, options: 
     first = next((dtype for dtype in (types[1:] if kind == "TRANSPOSE_CONV" else types) if dtype is not None), None)
     if kind == "QUANTIZE":
         return 2 if types[-1] is ir.DataType.INT16 else 1
+    if ir.DataType.INT4 in types:
+        return _FOUR_BITS[kind]
     least = _WIDE.get(kind, 1) if first is ir.DataType.INT16 else 1
     return max(_by_form(kind, types, rank, options, first), least)
 

@@ -36,3 +36,8 @@ _FLOAT, _INT8, _INT16 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT16
 )
 def test_the_version_of_a_form(kind: str, dtype: ir.DataType, options: dict[str, Any], number: int) -> None:
     assert version(kind, [dtype], 4, options) == number
+
+
+@pytest.mark.parametrize(("kind", "number"), [("CONV_2D", 7), ("EMBEDDING_LOOKUP", 4), ("FULLY_CONNECTED", 10)])
+def test_the_version_of_weights_of_4_bits(kind: str, number: int) -> None:
+    assert version(kind, [_INT8, ir.DataType.INT4], 4, {}) == number
