@@ -17,16 +17,16 @@ int16 themselves, for a microcontroller or an NPU. Both write the QDQ model, wit
 is of opset 21 or more. ``qdq`` and ``fake-quantize`` are for onnxruntime alone.
 
 LiteRT's kernels compute what QDQ says but for their rounding, a step off here and there: convolutions and products
-multiply their sums by numbers of 15 bits. Gelu, Exp, Tanh and Sigmoid are taken from tables of 256 or 513 numbers,
-straight lines between them: up to 3 steps on a range of 4, of Exp and Softmax, where they are steep, up to 200 of 32768
-on one of 60.
+multiply their sums by numbers of 15 bits. Gelu, Exp, Tanh, Sigmoid and Softmax are taken from tables of 256 or 513
+numbers, straight lines between them: up to 3 steps off on a range of 4; Exp and Softmax some 200 of 32768 where they
+are steep, on a range of 60; Tanh and Sigmoid up to 11 where the scale of what they read is a power of two.
 
 Verified with ai-edge-litert 2.3.0 on x86-64: numbers of each row of the table. TensorFlow Lite for Microcontrollers
 (package tflite-micro of October 2026) gives the codes of LiteRT's kernels, a step off at most, for three convolutional
 nets and 133 of 159 models of an operator or two; it has no int16 of EXP, GATHER, GELU, REDUCE_MAX, REDUCE_MIN,
-RESIZE_BILINEAR and TILE. Arm's compiler Vela 5.2 places all operators of the three nets, and of 125 of these models, on
-an Ethos-U55 (134 on an Ethos-U85), but GELU, most of GATHER, means over several samples, and on an Ethos-U55 products
-of two activations. From documents only: Hexagon, phones.
+RESIZE_BILINEAR and TILE. Arm's compiler Vela 5.2 places all operators of the three nets and of 125 of these models on
+an Ethos-U55, of 134 on an Ethos-U85. To a CPU it leaves GELU, most of GATHER, means over several samples, and on an
+Ethos-U55 products of two activations. From documents only: Hexagon, phones.
 """
 
 from __future__ import annotations
