@@ -5,11 +5,12 @@ for convolutions, Gemm and MatMul, biases int64 in the file and int32 in the QDQ
 Softmax and Tanh write has the scale of their kernels, 1/32768. A Relu, and a Clip from 0 to 6, is a part of the
 operator in front of it where that is a convolution, a product with a matrix or arithmetic, else a RELU of its own.
 
-All that LiteRT has int16 kernels for is quantized, whatever it costs: these are plain C++, and on a CPU some twenty to
-thirty times slower than XNNPACK's of floats. It is for microcontrollers and NPUs that multiply 16 by 8 bits. Float stay
-Elu, LogSoftmax, a PRelu of several slopes above 1, means and sums of more than 65536 numbers, whose kernels overflow,
-and a Resize between elements where its kernel, which counts places in 1/1024 of an element, is 1/128 of one off or
-more. HardSwish and HardSigmoid are sums and products; DepthToSpace and SpaceToDepth a TRANSPOSE between two RESHAPE.
+All that LiteRT has int16 kernels for is quantized, whatever it costs: these are plain C++, and on a CPU nets are 20 to
+35 times slower with them than with XNNPACK's of floats. It is for microcontrollers and NPUs that multiply 16 by 8 bits.
+Float stay Elu, LogSoftmax, a PRelu of several slopes above 1, means and sums of more than 65536 numbers, whose kernels
+overflow, and a Resize between elements where its kernel, which counts places in 1/1024 of an element, is 1/128 of one
+off or more. HardSwish and HardSigmoid are sums and products; DepthToSpace and SpaceToDepth a TRANSPOSE between two
+RESHAPE.
 What is said on the page of ``litert`` of the translation, of sizes and of refused models holds here, too.
 
 Formats: ``tflite`` with inputs and outputs as the model has them; ``tflite-int16`` with those that are quantized as
