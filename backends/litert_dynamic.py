@@ -6,6 +6,10 @@ kernel finds the range of what it reads: of each row of a product, of each pixel
 each sample of other convolutions. It multiplies integers and gives floats. All else stays float, depthwise convolutions
 among it, which are twice as slow so. Tables of embeddings are int8, a scale for each row, as on the target ``litert``.
 
+With ``--weight-bits 4`` weights of Gemm and MatMul lie two in a byte, as fast as those of 8 bits; rows of an odd number
+have a byte each, with the same numbers. Convolutions keep 8 bits: XNNPACK has no kernels of 4, and others are slower
+than with floats.
+
 For transformers on CPUs, whose activations differ too much from one input to the next for fixed ranges; convolutional
 nets are faster with those, and microcontrollers and NPUs want them: see the target ``litert``. Data is used to correct
 what rounded weights shift, and to judge by.
@@ -105,7 +109,9 @@ def _rounded(node: ir.Node, x: ir.Value, axes: tuple[int, ...], namer: Namer) ->
 def _row(op: str) -> OpRule:
     """The row of the target with fixed ranges, of which only the weights are left."""
     rule = litert.BACKEND.rules[op]
-    return replace(rule, data=(), bias=None, output=False, when=_without_groups if op == "Conv" else rule.when)
+    made = replace(rule, data=(), bias=None, output=False)
+    # of 4 bits XNNPACK convolves nothing, and what does is slower than with floats
+    return replace(made, when=_without_groups, weight_bits=frozenset({8})) if op == "Conv" else made
 
 
 _RULES = [*map(_row, _MULTIPLY), litert.BACKEND.rules["Gather:constant"]]

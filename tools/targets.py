@@ -46,6 +46,7 @@ FORMATS = {
     "gfpq": "float ONNX and a JSON file with the clip value of each layer's inputs",
     "tflite": "qdq, and beside it the TensorFlow Lite file, inputs and outputs as the model has them",
     "tflite-int8": "the same with int8 inputs and outputs where they are quantized, as microcontrollers have them",
+    "tflite-int16": "the same with int16 inputs and outputs where they are quantized",
     "tengine": "float ONNX and a text file with scale and zero point of each tensor",
 }
 """What the formats of all targets are, in a line each."""

@@ -21,7 +21,13 @@ refused before data is run, and ``onnxq check`` says the same. Recurrent layers 
 Placement ``auto`` decides by what LiteRT's kernels cost on a CPU (:mod:`onnxq.backends.litert.costs`): convolutional
 nets are in integers as a whole but for a Softmax or Sigmoid at their end, and of transformers the layers, not the
 products of two activations and Softmax, of which XNNPACK has kernels for floats alone. The target ``litert_dynamic``
-takes ranges at each run. Microcontrollers and NPUs want all in integers: ``--placement all``.
+takes ranges at each run, ``litert_int16`` has activations of 16 bits. Microcontrollers and NPUs want all in integers:
+``--placement all``.
+
+Weights of 4 bits (``--weight-bits 4``) lie two in a byte where kernels take them so: convolutions, and products with a
+matrix and tables whose rows have an even number; others have a byte each, with the same numbers. On a CPU products are
+as fast as with 8 bits, convolutions three to four times as slow, which XNNPACK has no kernels for. TensorFlow Lite for
+Microcontrollers takes them in convolutions, not in products; Arm's compiler Vela 5.2 ends its process at them.
 
 Formats: ``tflite`` with inputs and outputs as the model has them; ``tflite-int8`` with those that are quantized as int8
 themselves, for a microcontroller or an NPU: HardSwish is one operator, slow on x86-64. Both write the QDQ model, with
@@ -83,7 +89,7 @@ from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
 from onnxq.rows import conv_axis, conv_transpose_axis, each, gemm_axis, matmul_axis
 from onnxq.spec import QuantSpec
 
-__all__ = ["BACKEND"]
+__all__ = ["BACKEND", "runtime_file"]
 
 _ENDING = ".tflite"
 _ONNX_ALONE = ("qdq", "fake-quantize")
@@ -150,9 +156,9 @@ def _translated(quantized: Quantized, *, codes: bool) -> FlatModel:
     return _converted(quantized.rendered(), integers, codes=codes)
 
 
-def _runtime_file(model: ir.Model, path: Path) -> Path:
+def runtime_file(target: Backend, model: ir.Model, path: Path) -> Path:
     """A model alone as LiteRT takes it, in integers what stands between quantizers, as far as the table has it."""
-    flat = _converted(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(node)})
+    flat = _converted(model, {node.name or "" for node in all_nodes(model) if _is_between_quantizers(target, node)})
     return write_bytes(path.with_suffix(_ENDING), packed(flat, "onnxq"))
 
 
@@ -163,8 +169,12 @@ def _converted(model: ir.Model, integers: Collection[str], *, codes: bool = Fals
     return flat
 
 
-def _is_between_quantizers(node: ir.Node) -> bool:
-    rule = row(BACKEND, node)
+def _runtime_file(model: ir.Model, path: Path) -> Path:
+    return runtime_file(BACKEND, model, path)
+
+
+def _is_between_quantizers(target: Backend, node: ir.Node) -> bool:
+    rule = row(target, node)
     if rule is None or (rule.when is not None and rule.when(node) is not None):
         return False
     asked = {*positions(rule, node), *([rule.bias] if rule.bias is not None else [])}
@@ -261,7 +271,7 @@ BACKEND = Backend(
     complete_units=True,
     whole=frozenset(),
     min_opset=20,
-    weight_bits=frozenset({8}),
+    weight_bits=frozenset({4, 8}),
     act_bits=frozenset({8}),
     rewrite=_rewrite,
     adjust=fit_grids,

@@ -14,10 +14,7 @@ from onnxq.graph.values import constant_array
 from onnxq.qparams import QParams, dequantize, quantize
 from onnxq.spec import PerChannel, QuantSpec
 
-__all__ = ["HIGHEST", "LOWEST", "cast_options", "codes_of", "grid_of", "known_type", "real_of"]
-
-LOWEST, HIGHEST = -128, 127
-"""Of int8."""
+__all__ = ["cast_options", "codes_of", "grid_of", "known_type", "real_of"]
 
 
 def grid_of(node: ir.Node) -> Grid:
@@ -35,12 +32,15 @@ def grid_of(node: ir.Node) -> Grid:
     zero = np.zeros(scale.shape, np.int64) if zero is None else zero
     rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
     axis = node.attributes.get_int("axis", 1)
-    return Grid.of(scale, zero, axis % rank if scale.size > 1 and rank else 0)
+    codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    wide = codes is not None and codes.dtype is ir.DataType.INT16
+    dtype = ir.DataType.INT16 if wide else ir.DataType.INT8
+    return Grid.of(scale, zero, axis % rank if scale.size > 1 and rank else 0, dtype)
 
 
-def codes_of(array: NDArray[Any], grid: Grid) -> NDArray[np.int8]:
-    """The int8 that stand for numbers, on a grid of one scale."""
-    return np.asarray(quantize(array, _params(grid)), np.int8)
+def codes_of(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
+    """The integers that stand for numbers, on a grid of one scale."""
+    return np.asarray(quantize(array, _params(grid)), grid.dtype.numpy())
 
 
 def real_of(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
@@ -49,11 +49,11 @@ def real_of(array: NDArray[Any], grid: Grid) -> NDArray[Any]:
 
 
 def _params(grid: Grid) -> QParams:
-    """The same numbers, of int8."""
+    """The same numbers."""
     scale, zero = np.array(grid.scale, np.float32), np.array(grid.zero_point, np.int64)
     if scale.size == 1:
-        return QParams(QuantSpec(symmetric=False), scale.reshape(()), zero.reshape(()))
-    return QParams(QuantSpec(granularity=PerChannel(grid.axis)), scale, zero)
+        return QParams(QuantSpec(bits=grid.bits, symmetric=False), scale.reshape(()), zero.reshape(()))
+    return QParams(QuantSpec(bits=grid.bits, granularity=PerChannel(grid.axis)), scale, zero)
 
 
 def known_type(dtype: ir.DataType | None, name: str) -> ir.DataType:

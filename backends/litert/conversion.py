@@ -11,6 +11,8 @@ import onnx_ir as ir
 
 from onnxq.backends.litert.codes import grid_of
 from onnxq.backends.litert.flat import FlatModel
+from onnxq.backends.litert.fused import fused
+from onnxq.backends.litert.in_place import kept_apart
 from onnxq.backends.litert.operators import OPERATORS
 from onnxq.backends.litert.placed import Placed, RefusedError, plain
 from onnxq.backends.litert.quantizers import dequantize, quantize
@@ -66,7 +68,7 @@ def convert(model: ir.Model, integers: Collection[str] = (), *, codes: bool = Fa
     for value in model.graph.outputs if not refused else ():
         why = _why_not(partial(_output, t, value, codes=codes))
         refused += [Refused(f"output {value.name!r}", why)] if why is not None else []
-    return (t.flat if refused else t.flat.pruned()), refused
+    return (t.flat if refused else kept_apart(fused(t.flat).pruned()).pruned()), refused
 
 
 def _unknown_whatever_the_sizes(model: ir.Model) -> list[Refused]:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.backends.litert.kernels import DATA, require_kernel
+from onnxq.backends.litert.kernels import DATA, require_kernel, takes_four_bits
 from onnxq.backends.litert.placed import Grid
 
 __all__ = ["TYPES", "FlatModel", "FlatOperator", "FlatTensor"]
@@ -19,6 +20,7 @@ TYPES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT: "FLOAT32",
     ir.DataType.FLOAT16: "FLOAT16",
     ir.DataType.DOUBLE: "FLOAT64",
+    ir.DataType.INT4: "INT4",
     ir.DataType.INT8: "INT8",
     ir.DataType.UINT8: "UINT8",
     ir.DataType.INT16: "INT16",
@@ -28,6 +30,8 @@ TYPES: Mapping[ir.DataType, str] = {
 }
 """Types of tensors that are written."""
 
+_SUMS = ("ADD", "SUB")
+"""Operators that take int16 to be on powers of two unless told otherwise."""
 _FEW = 16
 """Elements of a constant that is looked for among those that are there."""
 
@@ -100,8 +104,11 @@ class FlatModel:
             RefusedError: TensorFlow Lite does not compute it in the type of its inputs.
         """
         data = self.tensors[inputs[DATA.get(kind, 0)]]
+        if data.dtype is ir.DataType.INT16 and kind in _SUMS:
+            options = {"potScaleInt16": False, **options}
         require_kernel(kind, data.dtype, data.shape, on_grid=data.grid is not None)
-        self.operators.append(FlatOperator(kind, tuple(inputs), tuple(outputs), options))
+        taken = tuple(self._weight(kind, index) for index in inputs)
+        self.operators.append(FlatOperator(kind, taken, tuple(outputs), options))
 
     def rename(self, index: int, name: str) -> None:
         """Give a tensor another name."""
@@ -144,6 +151,14 @@ class FlatModel:
         return FlatModel(
             inputs, outputs, _named_once(tensors, {*inputs.values(), *outputs.values()}), moved, self.in_float
         )
+
+    def _weight(self, kind: str, index: int) -> int:
+        """What an operator reads, weights of int4 as int8 where its kernel has these alone."""
+        tensor = self.tensors[index]
+        if index < 0 or tensor.dtype is not ir.DataType.INT4 or takes_four_bits(kind, tensor.shape):
+            return index
+        assert tensor.data is not None
+        return self.constant(tensor.name, tensor.data.astype(np.int8), tensor.grid)
 
     def _added(self, tensor: FlatTensor) -> int:
         self.tensors.append(tensor)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.placed import OWN_GRIDS
+from onnxq.backends.litert.placed import own_grid
 from onnxq.graph.traverse import all_nodes
 from onnxq.numbers import fit_biases
 from onnxq.plan import Plan
@@ -16,10 +16,12 @@ from onnxq.qparams import QParams
 
 __all__ = ["fit_grids"]
 
-_OF_SUM = 2.0**-18
-"""Least scale of a sum, as a share of its operands': at half of that ADD's kernel ends the program."""
-_OF_PRODUCTS = 1 / 255
-"""Least scale of a layer's result, as a share of its products': XNNPACK takes no file with 1/256 of that or less."""
+_OF_SUM: Mapping[int, float] = {8: 2.0**-18, 16: 2.0**-13}
+"""Bits → least scale of a sum, as a share of its operands': at half of that ADD's kernel ends the program."""
+_OF_PRODUCTS: Mapping[int, float] = {8: 1 / 255, 16: 1 / 127}
+"""Bits → least scale of a layer's result, as a share of its products': XNNPACK takes no file with 1/256 of that or
+less, and sums of 64 bits are multiplied by numbers up to 128.
+"""
 
 
 def fit_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
@@ -45,10 +47,11 @@ def fit_grids(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]
             continue
         name = plan.root(site).name
         old = changed.get(name, numbers[site.name])
-        if maker.op_type in OWN_GRIDS and site.tied_to is None:
-            (fixed,), (zero,) = OWN_GRIDS[maker.op_type].scale, OWN_GRIDS[maker.op_type].zero_point
+        own = own_grid(maker.op_type, old.spec.bits)
+        if own is not None and site.tied_to is None:
+            fixed, zero = own
             changed[name] = replace(old, scale=np.asarray(fixed, np.float32), zero_point=np.asarray(zero, np.int64))
-        elif float(old.scale) < (least := _least(_layer(maker, plan), plan, scale)):
+        elif float(old.scale) < (least := _least(_layer(maker, plan), plan, scale, old.spec.bits)):
             changed[name] = replace(old, scale=np.asarray(least, np.float32))
     for site in plan.sites:
         root = plan.root(site).name
@@ -67,11 +70,11 @@ def _layer(maker: ir.Node, plan: Plan) -> ir.Node:
     return before if before is not None else maker
 
 
-def _least(node: ir.Node, plan: Plan, scale: Callable[[ir.Value | None], float]) -> float:
+def _least(node: ir.Node, plan: Plan, scale: Callable[[ir.Value | None], float], bits: int) -> float:
     """The least scale of a node's output that kernels take."""
     if node.name not in plan.quantized:
         return 0.0
     if node.op_type in ("Add", "Sub"):
-        return max(map(scale, node.inputs)) * _OF_SUM
+        return max(map(scale, node.inputs)) * _OF_SUM[bits]
     layer = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")
-    return scale(node.inputs[0]) * scale(node.inputs[1]) * _OF_PRODUCTS if layer else 0.0
+    return scale(node.inputs[0]) * scale(node.inputs[1]) * _OF_PRODUCTS[bits] if layer else 0.0

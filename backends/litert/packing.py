@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.backends.litert.flat import TYPES, FlatModel, FlatOperator, FlatTensor
@@ -117,7 +118,7 @@ class _Packer:
         made.name, made.shape, made.hasRank = tensor.name, list(tensor.shape), True
         made.type = getattr(self.schema.TensorType, TYPES[tensor.dtype])
         if tensor.data is not None:
-            made.buffer = self._buffer(np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8))
+            made.buffer = self._buffer(_bytes_of(tensor.data, two=tensor.dtype is ir.DataType.INT4))
         if tensor.grid is not None:
             grid = self.schema.QuantizationParametersT()
             grid.scale, grid.zeroPoint = list(tensor.grid.scale), list(tensor.grid.zero_point)
@@ -138,6 +139,7 @@ class _Packer:
     def _operator(self, operator: FlatOperator) -> Any:
         types = [self.model.tensors[index].dtype if index >= 0 else None for index in operator.inputs]
         ranks = [len(self.model.tensors[index].shape) for index in operator.inputs if index >= 0]
+        types += [self.model.tensors[operator.outputs[0]].dtype] if operator.kind == "QUANTIZE" else []
         number = version(operator.kind, types, max(ranks, default=0), operator.options)
         made = self.schema.OperatorT()
         made.opcodeIndex = self.codes.setdefault((operator.kind, number), len(self.codes))
@@ -180,6 +182,15 @@ class _Packer:
         made = self.schema.TensorMapT()
         made.name, made.tensorIndex = name, index
         return made
+
+
+def _bytes_of(data: NDArray[Any], *, two: bool) -> NDArray[np.uint8]:
+    """Numbers as they lie in a file; ``two`` in a byte, the first in its lower half."""
+    if not two:
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    codes = data.astype(np.int8).reshape(-1).view(np.uint8) & 15
+    codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+    return np.asarray(codes[::2] | codes[1::2] << 4, np.uint8)
 
 
 def _builder(size: int) -> Any:

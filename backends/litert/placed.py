@@ -11,13 +11,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 __all__ = [
-    "OWN_GRIDS",
     "Grid",
     "Order",
     "Placed",
     "RefusedError",
     "broadcast",
     "last",
+    "own_grid",
     "plain",
     "plain_of",
     "reordered",
@@ -41,24 +41,54 @@ class Grid:
         scale: float32, one or one for each channel.
         zero_point: int64, as many.
         axis: of the TensorFlow Lite tensor, that the channels are along.
+        dtype: of activations and weights, INT8 or INT16.
     """
 
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
     axis: int = 0
+    dtype: ir.DataType = ir.DataType.INT8
 
     @staticmethod
-    def of(scale: NDArray[np.generic], zero_point: NDArray[np.generic], axis: int = 0) -> Grid:
+    def of(
+        scale: NDArray[np.generic],
+        zero_point: NDArray[np.generic],
+        axis: int = 0,
+        dtype: ir.DataType = ir.DataType.INT8,
+    ) -> Grid:
         """The grid of a quantizer's numbers."""
-        return Grid(tuple(map(float, scale.reshape(-1))), tuple(map(int, zero_point.reshape(-1))), axis)
+        return Grid(tuple(map(float, scale.reshape(-1))), tuple(map(int, zero_point.reshape(-1))), axis, dtype)
+
+    @property
+    def bits(self) -> int:
+        """Width of the integers."""
+        return self.dtype.bitwidth
+
+    @property
+    def lowest(self) -> int:
+        """The lowest integer."""
+        return -(1 << (self.bits - 1))
+
+    @property
+    def highest(self) -> int:
+        """The highest integer."""
+        return (1 << (self.bits - 1)) - 1
 
 
-OWN_GRIDS: Mapping[str, Grid] = {
-    "Sigmoid": Grid((1 / 256,), (-128,)),
-    "Softmax": Grid((1 / 256,), (-128,)),
-    "Tanh": Grid((1 / 128,), (0,)),
+_OWN: Mapping[tuple[str, int], tuple[float, int]] = {
+    ("Sigmoid", 8): (1 / 256, -128),
+    ("Softmax", 8): (1 / 256, -128),
+    ("Tanh", 8): (1 / 128, 0),
+    ("Sigmoid", 16): (1 / 32768, 0),
+    ("Softmax", 16): (1 / 32768, 0),
+    ("Tanh", 16): (1 / 32768, 0),
 }
-"""Operator of ONNX → the only grid that its kernel in integers writes."""
+"""Operator of ONNX, bits → scale and zero point of the only grid that its kernel in integers writes."""
+
+
+def own_grid(op: str, bits: int) -> tuple[float, int] | None:
+    """Scale and zero point that an operator's kernel writes, whatever is asked for; None where it writes any."""
+    return _OWN.get((op, bits))
 
 
 @dataclass(frozen=True, slots=True)

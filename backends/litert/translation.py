@@ -240,7 +240,7 @@ class Translation:
         given = self.shape(value)
         stored = reordered(given, order) if shape is None else tuple(shape)
         grid = grid or self.grid_of(value)
-        dtype = ir.DataType.INT8 if grid is not None else known_type(value.dtype, value.name or "")
+        dtype = grid.dtype if grid is not None else known_type(value.dtype, value.name or "")
         return Placed(self.flat.tensor(value.name or "", stored, dtype, grid), stored, order, dtype, grid)
 
     def write(self, value: ir.Value, kind: str, inputs: Sequence[int], order: Order, **options: Any) -> Placed:
@@ -313,10 +313,10 @@ class Translation:
         if constant is not None:
             real = constant if placed.grid is None else real_of(constant, placed.grid)
             return self.constant(name, codes_of(real, grid), grid, placed.order)
-        index = self.flat.tensor(name, placed.shape, ir.DataType.INT8, grid)
+        index = self.flat.tensor(name, placed.shape, grid.dtype, grid)
         self.flat.operator("QUANTIZE", [placed.index], [index])
-        return Placed(index, placed.shape, placed.order, ir.DataType.INT8, grid)
+        return Placed(index, placed.shape, placed.order, grid.dtype, grid)
 
     def code(self, number: float, grid: Grid) -> int:
-        """The int8 that stands for a number."""
+        """The integer that stands for a number."""
         return int(codes_of(np.asarray(number, np.float32), grid))

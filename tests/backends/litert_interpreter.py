@@ -96,11 +96,14 @@ def _kernels(kinds: Collection[str], only_fast: Collection[str]) -> tuple[bool, 
     return (False,) if set(kinds) & set(only_fast) else (False, True)
 
 
-def agrees_in_integers(model: onnx.ModelProto, folder: Path, steps: int = 1) -> None:
-    """LiteRT computes all of a model in int8, as onnxruntime computes the QDQ model beside it but for some steps."""
+def agrees_in_integers(
+    model: onnx.ModelProto, folder: Path, steps: float = 1, backend: str = "litert", weight_bits: int = 8
+) -> None:
+    """LiteRT computes all of a model in integers, as onnxruntime does the QDQ model beside it but for some steps."""
     feeds = [drawn(model, seed) for seed in range(6)]
     target = folder / "net.onnx"
-    quantized = onnxq.quantize(model, feeds, backend="litert", options=Options(placement="all"), output=target)
+    options = Options(placement="all", weight_bits=weight_bits)
+    quantized = onnxq.quantize(model, feeds, backend=backend, options=options, output=target)
     assert not quantized.plan.kept_float
     content = target.with_suffix(".tflite").read_bytes()
     proto = onnx.load(target)

@@ -243,3 +243,22 @@ def test_resizing_of_lines_volumes_and_channels_last() -> None:
 )
 def test_resizing_that_is_refused(attributes: str, scales: tuple[float, float], why: str) -> None:
     assert why in refusal(one(f"Resize <{attributes}> (x, , s)", "1, 2, 6, 7", s=f32([1, 1, *scales])))
+
+
+@pytest.mark.parametrize("last", ["d = Abs (m)", "b = Reshape (m, q)\n d = Abs (b)"])
+@pytest.mark.parametrize("first", ["c = Add (a, k)", "c = Softmax (a)"])
+def test_what_is_still_read_is_not_written_over(first: str, last: str) -> None:
+    """LiteRT's plain kernels add in the place of what a RESHAPE behind a product shares with others."""
+    node = f"s = Abs (x)\n m = Mul (s, w)\n a = Reshape (m, p)\n {first}\n {last}\n y = Neg (c)\n z = Neg (d)"
+    results = "float[] y, float[] z"
+    agrees(
+        one(
+            node,
+            "2, 6",
+            results=results,
+            w=normal(1, 6),
+            k=normal(1, 4, seed=1),
+            p=np.array([3, 4]),
+            q=np.array([4, 3]),
+        )
+    )

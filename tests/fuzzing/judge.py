@@ -116,7 +116,7 @@ def _judged(case: Case, backend: str, options: Options, folder: Path | None) -> 
     if backend == "tengine":
         case = as_tengine(case)
     scores = _scores(case, quantized, result, backend)
-    if backend in ("litert", "litert_dynamic"):
+    if backend in ("litert", "litert_dynamic", "litert_int16"):
         assert_as_simulated(quantized, case.feeds, infer(result, case.feeds, optimize=False), scores)
     inside = {node.name for node in _inner(result.graph)} & set(quantized.plan.quantized)
     limit = LIMITS.get((backend, case.seed))

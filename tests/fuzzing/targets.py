@@ -30,7 +30,7 @@ _MOVES: tuple[str, ...] = (
 )
 _MOVES += ("SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze", "Upsample")
 _JOINED: dict[str, tuple[str, ...]] = dict.fromkeys(("openvino", "ppl_cuda", "stpu", "tensorrt"), ("Concat", *_MOVES))
-_JOINED["litert"] = ("Concat", *_MOVES, "AveragePool")
+_JOINED["litert"] = _JOINED["litert_int16"] = ("Concat", *_MOVES, "AveragePool")
 _JOINED["vitis"] = ("Concat", *_MOVES, "AveragePool", "GlobalAveragePool")
 _JOINED["qnn"] = _MOVES
 _JOINED["rknn"] = (*_MOVES, "AveragePool", "GlobalAveragePool")

@@ -108,7 +108,7 @@ def _of_volumes(
 
 
 def bias(t: Translation, node: ir.Node, x: Placed, weight: Grid | None, channels: int) -> int:
-    """The tensor of a bias, int32 on the product of the scales in integers; zeros where there is none.
+    """The tensor of a bias, int32 on the product of the scales, int64 beside int16; zeros where there is none.
 
     TensorFlow Lite's integer kernels want one.
     """
@@ -127,7 +127,8 @@ def bias(t: Translation, node: ir.Node, x: Placed, weight: Grid | None, channels
     if grid is None or not np.allclose(grid.scale, scales, rtol=_NEAR, atol=0) or any(grid.zero_point):
         limits = np.iinfo(np.int32)
         array = np.clip(np.rint(real.reshape(-1).astype(np.float64) / scales), limits.min, limits.max)
-    return t.constant(name, array.astype(np.int32).reshape(-1), Grid.of(scales, np.zeros(scales.shape))).index
+    kind = np.int32 if x.dtype is ir.DataType.INT8 else np.int64
+    return t.constant(name, array.astype(kind).reshape(-1), Grid.of(scales, np.zeros(scales.shape))).index
 
 
 def _name(node: ir.Node, position: int) -> str:

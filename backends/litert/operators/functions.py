@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.codes import HIGHEST, LOWEST, cast_options
-from onnxq.backends.litert.placed import OWN_GRIDS, Grid, Placed, RefusedError, plain
+from onnxq.backends.litert.codes import cast_options
+from onnxq.backends.litert.placed import Grid, Placed, RefusedError, own_grid, plain
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS"]
@@ -32,6 +32,8 @@ _ALIKE = {
 }
 _BETWEEN = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
 """Clips that are operators of their own."""
+_WIDE, _EIGHT = ("RELU", "RELU6"), 8
+"""Those of int16, and what has fewer bits."""
 _OPEN = (-np.inf, np.inf)
 _SMALL = 1e-3
 """Below which log(1 + p) is p to three digits, as many as float32 keeps of 1 + p."""
@@ -48,7 +50,8 @@ def _alike(kind: str) -> Callable[[Translation, ir.Node], None]:
 def _written(t: Translation, node: ir.Node, kind: str, x: Placed, **options: Any) -> None:
     """An operator of one tensor; what has a grid of its own is on that first, then on that of the result."""
     value, grid = node.outputs[0], t.grid_of(node.outputs[0])
-    own = OWN_GRIDS.get(node.op_type) if grid is not None else None
+    found = own_grid(node.op_type, grid.bits) if grid is not None else None
+    own = Grid((found[0],), (found[1],), dtype=grid.dtype) if grid is not None and found is not None else None
     made = t.new(value, x.order, grid=own)
     t.flat.operator(kind, [x.index], [made.index], **options)
     t.place(value, made if own is None or grid is None else t.requantized(made, grid, value.name or ""))
@@ -97,7 +100,7 @@ def _between(t: Translation, node: ir.Node, low: float, high: float) -> None:
     """What lies between two bounds.
 
     The RELUs of int8 take 7 ns an element on x86-64: XNNPACK has none. MAXIMUM and MINIMUM on the grid of the result
-    take .02, and are not there where that grid ends as they do.
+    take .02, and are not there where that grid ends as they do. Of int16 XNNPACK has none of them.
     """
     x, value = t.read(node.inputs[0]), node.outputs[0]
     kind = _BETWEEN.get((low, high))
@@ -106,12 +109,18 @@ def _between(t: Translation, node: ir.Node, low: float, high: float) -> None:
         t.write(value, kind, [x.index], x.order)
         return
     x = t.requantized(x, grid, value.name or "") if grid is not None else x
+    if grid is not None and grid.bits > _EIGHT and kind in _WIDE:
+        t.write(value, kind, [x.index], x.order)
+        return
     bounds = [("MAXIMUM", low)] * (low > -np.inf) + [("MINIMUM", high)] * (high < np.inf)
     for kind, bound in bounds:
-        if grid is not None and t.code(bound, grid) == (LOWEST if kind == "MAXIMUM" else HIGHEST):
+        if grid is not None and t.code(bound, grid) == (grid.lowest if kind == "MAXIMUM" else grid.highest):
             continue
         made = t.new(value, x.order)
-        t.flat.operator(kind, [x.index, _bound(t, x, bound, grid).index], [made.index])
+        if grid is not None and grid.bits > _EIGHT and (kind, bound) == ("MAXIMUM", 0.0):
+            t.flat.operator("RELU", [x.index], [made.index])  # which the operator in front may compute
+        else:
+            t.flat.operator(kind, [x.index, _bound(t, x, bound, grid).index], [made.index])
         x = made
     t.place(value, x)
 

@@ -2,23 +2,23 @@
 
 LiteRT has no HardSigmoid, and its HARD_SWISH of int8 takes 3 ns an element on x86-64: XNNPACK has no kernel for it. It
 has those of ADD and MUL, which take .04 together. The sum ends where its grid does, so that no operator clips; factors
-are products with one integer, whose scale they are.
+are products with one integer, whose scale they are. Of int16, which has no HARD_SWISH at all, a grid ends above alone,
+and a RELU below.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.litert.codes import HIGHEST, LOWEST
 from onnxq.backends.litert.placed import Grid, Placed
 from onnxq.backends.litert.translation import Translation
 
 __all__ = ["OPERATORS", "factor"]
 
-_STEPS = 255
 _STEEPEST = 127.0
 """Scale of what HARD_SWISH reads, as a share of what it writes: from 128 on its kernel refuses the model."""
 _SWISH = (3.0, 6.0)
@@ -29,12 +29,12 @@ def swish(t: Translation, node: ir.Node) -> None:
     """x min(6, max(0, x + 3)) / 6; HARD_SWISH of floats, and of integers for microcontrollers and NPUs."""
     x, value = t.read(node.inputs[0]), node.outputs[0]
     grid = t.grid_of(value)
-    if grid is None or (t.small and _is_one(x, grid)):
+    if grid is None or (t.small and grid.dtype is ir.DataType.INT8 and _is_one(x, grid)):
         t.write(value, "HARD_SWISH", [x.index], x.order)
         return
     gate = _clipped_sum(t, x, *_SWISH)
-    wide = Grid((float(np.float32(grid.scale[0]) * np.float32(_SWISH[1])),), grid.zero_point)
-    product = t.flat.tensor("product", x.shape, ir.DataType.INT8, wide)
+    wide = replace(grid, scale=(float(np.float32(grid.scale[0]) * np.float32(_SWISH[1])),))
+    product = t.flat.tensor("product", x.shape, wide.dtype, wide)
     t.flat.operator("MUL", [x.index, gate.index], [product])
     t.write(value, "MUL", [product, factor(t, 1 / _SWISH[1], x)], x.order)
 
@@ -60,10 +60,11 @@ def sigmoid(t: Translation, node: ir.Node) -> None:
 
 def _clipped_sum(t: Translation, x: Placed, number: float, end: float) -> Placed:
     """x and a number, from 0 to an end, which are those of the grid."""
-    grid = Grid((float(np.float32(end / _STEPS)),), (LOWEST,))
-    index = t.flat.tensor("sum", x.shape, ir.DataType.INT8, grid)
-    t.flat.operator("ADD", [x.index, _one(t, HIGHEST, number / HIGHEST, x)], [index])
-    return Placed(index, x.shape, x.order, ir.DataType.INT8, grid)
+    assert x.grid is not None
+    least = x.grid.lowest if x.dtype is ir.DataType.INT8 else 0
+    grid = Grid((float(np.float32(end / (x.grid.highest - least))),), (least,), dtype=x.dtype)
+    made = t.compute("ADD", [x], _one(t, x.grid.highest, number / x.grid.highest, x), grid=grid)
+    return made if least else t.compute("RELU", [made], grid=grid)
 
 
 def factor(t: Translation, number: float, x: Placed) -> int:
@@ -73,8 +74,8 @@ def factor(t: Translation, number: float, x: Placed) -> int:
 
 def _one(t: Translation, code: int, scale: float, x: Placed) -> int:
     """A constant of one element: a code on a scale of its own, for which zero is 0."""
-    grid = Grid((float(np.float32(scale)),), (0,))
-    return t.constant("number", np.full((1,) * len(x.shape), code, np.int8), grid).index
+    grid = Grid((float(np.float32(scale)),), (0,), dtype=x.dtype)
+    return t.constant("number", np.full((1,) * len(x.shape), code, x.dtype.numpy()), grid).index
 
 
 OPERATORS: dict[str, Any] = {"HardSigmoid": sigmoid, "HardSwish": swish}

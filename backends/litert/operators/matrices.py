@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,8 @@ def matmul(t: Translation, node: ir.Node) -> None:
     (x, turned_x), (y, turned_y) = (_matrices(t, value) for value in node.inputs)
     if any(one.grid is not None and len(one.grid.scale) > 1 for one in (x, y)):
         raise RefusedError("TensorFlow Lite multiplies batches of one scale")
+    wide = ir.DataType.INT16 if ir.DataType.INT16 in (x.dtype, y.dtype) else ir.DataType.INT8
+    x, y = (_stored_as(t, one, wide) for one in (x, y))
     x = t.reshaped(x, (1, *x.shape)) if left == 1 else x
     y = t.reshaped(y, (*y.shape, 1)) if right == 1 else y
     rank = max(len(x.shape), len(y.shape))
@@ -88,6 +91,14 @@ def matmul(t: Translation, node: ir.Node) -> None:
     made = t.new(value, plain(rank), (*batch, rows, columns))
     t.flat.operator("BATCH_MATMUL", [one.index for one in inputs], [made.index], adjX=turned_x, adjY=turned_y)
     t.place(value, t.reshaped(made, t.shape(value), name=value.name or ""))
+
+
+def _stored_as(t: Translation, placed: Placed, dtype: ir.DataType) -> Placed:
+    """Weights in integers of a type, the same numbers: BATCH_MATMUL wants one type, and has no int4."""
+    codes = t.flat.numbers(placed.index)
+    if codes is None or placed.grid is None or placed.dtype is dtype:
+        return placed
+    return t.constant("weights", codes.astype(dtype.numpy()), replace(placed.grid, dtype=dtype), placed.order)
 
 
 def _matrices(t: Translation, value: ir.Value | None) -> tuple[Placed, bool]:

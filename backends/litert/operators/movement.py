@@ -150,19 +150,40 @@ def tile(t: Translation, node: ir.Node) -> None:
 
 
 def to_space(t: Translation, node: ir.Node) -> None:
-    """DEPTH_TO_SPACE; channels are put into its order first where the mode is CRD."""
+    """DEPTH_TO_SPACE; channels are put into its order first where the mode is CRD.
+
+    Of int16, which has none, a TRANSPOSE between two RESHAPE.
+    """
     block = node.attributes.get_int("blocksize", 1)
     x = t.read(node.inputs[0], last(_PLANES))
     if node.attributes.get_string("mode", "DCR") == "CRD":
         channels = x.shape[-1] // block**2
         x = along(t, x, 3, np.arange(x.shape[-1]).reshape(channels, block * block).T.reshape(-1))
-    picked(t, node, "DEPTH_TO_SPACE", x, [], last(_PLANES), blockSize=block)
+    if x.dtype is ir.DataType.INT16:
+        batch, height, width, channels = x.shape
+        _swapped(t, node, x, (batch * height, width, block, channels // block))
+    else:
+        picked(t, node, "DEPTH_TO_SPACE", x, [], last(_PLANES), blockSize=block)
+
+
+def _swapped(t: Translation, node: ir.Node, x: Placed, shape: tuple[int, ...]) -> None:
+    """The elements of a plane with other axes, the middle ones swapped, as a plane again, on the grid of the result."""
+    value = node.outputs[0]
+    grid = t.grid_of(value)
+    x = t.requantized(x, grid) if grid is not None else x
+    moved = t.turned(t.reshaped(x, shape), (0, 2, 1, 3))
+    t.place(value, t.reshaped(moved, t.new_shape(value, last(_PLANES)), last(_PLANES), value.name or ""))
 
 
 def to_depth(t: Translation, node: ir.Node) -> None:
-    """SPACE_TO_DEPTH."""
+    """SPACE_TO_DEPTH; of int16, which has none, a TRANSPOSE between two RESHAPE."""
+    block = node.attributes.get_int("blocksize", 1)
     x = t.read(node.inputs[0], last(_PLANES))
-    picked(t, node, "SPACE_TO_DEPTH", x, [], last(_PLANES), blockSize=node.attributes.get_int("blocksize", 1))
+    if x.dtype is ir.DataType.INT16:
+        batch, height, width, channels = x.shape
+        _swapped(t, node, x, (batch * height // block, block, width // block, block * channels))
+    else:
+        picked(t, node, "SPACE_TO_DEPTH", x, [], last(_PLANES), blockSize=block)
 
 
 OPERATORS: dict[str, Any] = {

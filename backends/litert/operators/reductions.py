@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def _summed(
 ) -> None:
     """A sum of integers as their mean times their number: LiteRT's own kernel of SUM, not XNNPACK's, is off."""
     count = math.prod(x.shape[axis] for axis in stored)
-    fine = Grid((float(np.float32(grid.scale[0]) / np.float32(count)),), grid.zero_point)
+    fine = replace(grid, scale=(float(np.float32(grid.scale[0]) / np.float32(count)),))
     mean = t.new(node.outputs[0], order, grid=fine)
     t.flat.operator("MEAN", [x.index, t.list_of(sorted(stored))], [mean.index], keepDims=keeps)
     t.write(node.outputs[0], "MUL", [mean.index, factor(t, float(count), mean)], order)
@@ -104,10 +105,11 @@ def mean_over(t: Translation, x: Placed, axes: Sequence[int]) -> Placed:
 
 
 def position(t: Translation, node: ir.Node) -> None:
-    """ARG_MAX or ARG_MIN, of integers as well as of floats: their order is the same."""
+    """ARG_MAX or ARG_MIN, of int8 as well as of floats: their order is the same."""
     if node.attributes.get_int("select_last_index", 0):
         raise RefusedError("TensorFlow Lite takes the first of equal elements")
     x, value = t.read_codes(node.inputs[0]), node.outputs[0]
+    x = t.read(node.inputs[0]) if x.dtype is ir.DataType.INT16 else x
     axis = node.attributes.get_int("axis", 0) % len(x.shape)
     stored, keeps = x.order.index(axis), node.attributes.get_int("keepdims", 1) == 1
     order = without(x.order, [axis])

@@ -121,7 +121,8 @@ def _move(node: ir.Node, way: Sequence[ir.Node], new: Sequence[ir.Node], graph: 
         stand_for(known, [known])  # patterns may have named it by what it wrote
     for index, array in constants.items():
         given = node.inputs[index]
-        if given is not None and given.shape is not None and array.shape != given.shape.numpy():
+        before = constant_array(given)
+        if given is not None and before is not None and array.shape != before.shape:
             node.replace_input_with(index, set_constant(graph, namer, f"{given.name}_hoisted", array))
     node.replace_input_with(next(index for index, value in enumerate(node.inputs) if value is last), source)
     rename_output(last, made)

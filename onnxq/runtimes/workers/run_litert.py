@@ -140,7 +140,7 @@ def operators_of(interpreter: Any) -> dict[str, list[str]]:
             integer.append(f"{kind} {names[made]}")
         elif np.float32 in read or types[made] == np.float32:
             floating.append(f"{kind} {names[made]}")
-        elif np.int8 in read or types[made] == np.int8:
+        elif {np.int8, np.int16} & {*read, types[made]}:
             integer.append(f"{kind} {names[made]}")
     return {"integer": integer, "floating": floating}
 

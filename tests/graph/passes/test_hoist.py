@@ -125,3 +125,11 @@ def test_a_layer_output_that_others_need_stays() -> None:
         "y = Relu(s) }"
     )
     assert ops(apply(change, build(text, **CONSTANTS), {"x": random(2, 4, 1, 10)})[0]) == ["Conv", "Squeeze", "Relu"]
+
+
+def test_sizes_of_a_constant_may_be_names() -> None:
+    """As where it is an input with a default, too."""
+    model = ir.from_proto(build(conv("y = Add(s, c3)"), **CONSTANTS))
+    model.graph.initializers["c3"].shape = ir.Shape(["a", "b", "c"])
+    change(model)
+    assert ops(model) == ["Conv", "Add", "Squeeze"]
