@@ -12,7 +12,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, feeds_for, images, normal
 from tests.targets import GRAPHS
 
 
@@ -138,6 +138,21 @@ def test_what_is_read_is_written_as_it_was(backend: str, tmp_path: Path) -> None
     onnxq.read(tmp_path / "q.onnx", backend=backend).save(tmp_path / "again.onnx")
     ops = [[node.op_type for node in onnx.load(tmp_path / name).graph.node] for name in ("q.onnx", "again.onnx")]
     assert ops[0].count("Quant") == ops[1].count("Quant") > 5 and "FakeQuantize" not in ops[1]
+
+
+def test_names_do_not_grow_from_one_deployment_to_the_next(tmp_path: Path) -> None:
+    """A weight that alone is rounded keeps its name, also one that two layers share."""
+    shared = """(float[1, 3, 8, 8] x, float[1, 3, 8, 8] z) => (float[1, 4, 8, 8] y) {
+        a = Conv (x, w)
+        b = Conv (z, w)
+        y = Add (a, b)
+    }"""
+    model = build(shared, w=normal(4, 3, 1, 1))
+    onnxq.quantize(model, feeds_for(model), backend="qonnx", output=tmp_path / "0.onnx")
+    for step in range(2):
+        onnxq.deploy(tmp_path / f"{step}.onnx", backend="qonnx", output=tmp_path / f"{step + 1}.onnx")
+    names = [{t.name for t in onnx.load(tmp_path / f"{step}.onnx").graph.initializer} for step in range(3)]
+    assert names[0] == names[1] == names[2] and "w" in names[0]
 
 
 def test_check_names_what_hls4ml_does_not_read() -> None:
