@@ -77,7 +77,8 @@ def read_artifact(path: Path, target: Backend) -> tuple[str, Quantized]:
             hint=f"Give that Format of the backend {target.name} a 'read'",
         )
     others = [] if quantized.qparams else _readers_of(path, target)
-    if not quantized.qparams and (complaints or others or target.runtime is None):
+    nothing = not quantized.qparams and not quantizing(quantized.model)
+    if nothing and (complaints or others or target.runtime is None):
         complaints.append("as a model with quantizers in it: it has none")
         complaints += [f"a table lies beside it that {' and '.join(others)} would read"] if others else []
     elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):
