@@ -127,7 +127,9 @@ def deploy(
         hints=hints(source.model, plan, target, {}),
     )
     made = replace(made, notes=(*made.notes, *form.told(made)))
-    made = _verified(made, model, given, options, bounds, adopted.moved, [*warnings, *adopted.warnings])
+    made = _verified(
+        made, model, given, options, bounds, adopted.moved, [*warnings, *adopted.warnings, *form.warned(made)]
+    )
     say(made.verification)
     return made if path is None else made.written(path)
 

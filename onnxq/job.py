@@ -233,6 +233,7 @@ def _warnings(found: _Found, prepared: Sequence[str], fitted: ir.Model, form: Fo
     told += [*prepared, *decider.warnings, *verification.warnings]
     if target.rewrite is not None and rewritten:
         told += rewrite_cost(fitted, target.name, verification, statistics.kept, options)
+    told += form.warned(quantized)
     told += [*lacking(fitted, target, decider.options), *unmet(draft.model, quantized.plan, target, options)]
     packed = not form.simulated and form is not FAKE_QUANTIZE
     compare = compare_command(target, options.format)

@@ -41,7 +41,7 @@ from onnxq.render.on_its_grid import stored_on_grid
 from onnxq.render.repeats import without_repeats
 from onnxq.render.wiring import describe, numbers
 
-__all__ = ["QONNX", "write_quant_nodes"]
+__all__ = ["QONNX", "clips_left", "write_quant_nodes"]
 
 _VERSION = 1
 _NAMED = 3
@@ -58,6 +58,16 @@ def write_quant_nodes(model: ir.Model, path: Path) -> list[Path]:
     Raises:
         OutputError: it cannot be written; nothing half-written is left.
     """
+    return save(_in_quant_nodes(model), path)
+
+
+def clips_left(quantized: Quantized) -> list[str]:
+    """Names of the nodes that stay Clip in a result that is written in QONNX, since no quantizer ends before them."""
+    nodes = all_nodes(_in_quant_nodes(_simulate(quantized)))
+    return [node.name or "" for node in nodes if (node.domain, node.op_type) == ("", "Clip")]
+
+
+def _in_quant_nodes(model: ir.Model) -> ir.Model:
     model = model.clone()
     namer = Namer(model)
     for node in [n for n in all_nodes(model) if (n.domain, n.op_type) == (OWN, FAKE_QUANTIZE)]:
@@ -72,7 +82,7 @@ def write_quant_nodes(model: ir.Model, path: Path) -> list[Path]:
     for graph in all_graphs(model):
         remove_unread(graph)
     forget_shapes(model)
-    return save(model, path)
+    return model
 
 
 def _simulate(quantized: Quantized) -> ir.Model:

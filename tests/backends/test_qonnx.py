@@ -171,3 +171,20 @@ def test_a_clip_counts_as_a_relu() -> None:
     )
     (told,) = (finding for finding in onnxq.check(model, backend="hls4ml") if "Clip" in finding.what)
     assert "as a Relu where the quantizer" in told.what
+
+
+@pytest.mark.parametrize(("high", "refused"), [(6.0, True), (100.0, False)])
+def test_a_clip_is_warned_of_where_it_becomes_no_relu(high: float, refused: bool, tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)\n r = Clip (a, low, high)\n y = Conv (r, v) }",
+        w=normal(4, 3, 1, 1),
+        v=normal(4, 4, 1, 1, seed=1),
+        low=f32(0),
+        high=f32(high),
+    )
+    made = onnxq.quantize(model, feeds_for(model), backend="hls4ml", output=tmp_path / "q.onnx")
+    assert made.verification is not None
+    onnxq.deploy(tmp_path / "q.onnx", backend="hls4ml", output=tmp_path / "d.onnx")
+    warned = [text for text in made.verification.warnings if "hls4ml does not read" in text]
+    ops = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert bool(warned) == refused == ("Clip" in ops) != ("Relu" in ops)
