@@ -176,8 +176,8 @@ def test_a_clip_counts_as_a_relu() -> None:
 @pytest.mark.parametrize(("high", "refused"), [(6.0, True), (100.0, False)])
 def test_a_clip_is_warned_of_where_it_becomes_no_relu(high: float, refused: bool, tmp_path: Path) -> None:
     model = build(
-        "(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w)\n r = Clip (a, low, high)\n y = Conv (r, v) }",
-        w=normal(4, 3, 1, 1),
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w) r = Clip (a, low, high) y = Conv (r, v) }",
+        w=normal(4, 3, 1, 1, scale=4.0),
         v=normal(4, 4, 1, 1, seed=1),
         low=f32(0),
         high=f32(high),
