@@ -120,7 +120,7 @@ def require_layers(model: ir.Model, *, data: bool) -> list[Cut]:
     if not cuts and (others := set(quantizing(model)) & _ROUNDING_FLOATS):
         named = " and ".join(sorted(others))
         what = (
-            f"layers are compared at the integers of QuantizeLinear, and the artifact has {named}, which gives floats"
+            f"layers are compared at the integers of QuantizeLinear, and this artifact has {named}, which gives floats"
         )
         raise OptionError(what, hint="Leave --layers out: the outputs are compared")
     if not cuts:
