@@ -30,7 +30,7 @@ def data(tmp_path: Path) -> str:
             ("quantize", MODEL, "-o", "q.onnx"),
             2,
             "UsageError",
-            "dynamic or weight_only, for tensorrt nvfp4:activations=false",
+            "weight_only, for tensorrt nvfp4:activations=false",
         ),
         (("plan", MODEL, "--weight-bits", "many"), 2, "UsageError", "argument --weight-bits"),
         (("plant", MODEL), 2, "UsageError", "invalid choice: 'plant'"),
