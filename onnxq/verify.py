@@ -25,7 +25,7 @@ from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
 from onnxq.calibration.usable import Usable
 from onnxq.checks.data import Looker
-from onnxq.checks.randomness import two_draws
+from onnxq.checks.randomness import drawn_outputs, two_draws
 from onnxq.console.progress import Reporter, Silent
 from onnxq.deploying.unsigned_weights import overflowing, overflowing_weights
 from onnxq.errors import OptionError
@@ -43,7 +43,7 @@ from onnxq.measuring.in_runtime import InRuntime, require_one_shape
 from onnxq.measuring.layerwise import require_layers
 from onnxq.measuring.loss import worse_in_runtime
 from onnxq.measuring.metrics import Errors
-from onnxq.measuring.outputs import no_tensors
+from onnxq.measuring.outputs import marked, no_tensors
 from onnxq.measuring.picked import said_of
 from onnxq.measuring.run_in_float import run_in_float
 from onnxq.measuring.side_by_side import plain_outputs, steps_of
@@ -155,7 +155,7 @@ def verify(
         runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
         compared=figures.compared if figures.outputs else nothing,
         simulated=runtime is None or not runtime.runs,
-        outputs={name: _of_samples(errors, indices) for name, errors in figures.outputs.items()},
+        outputs={n: _of_samples(e, indices) for n, e in marked(figures.outputs, drawn_outputs(model)).items()},
         lsb=figures.lsb,
         against_float=figures.against_float,
         integer=seen.integer,

@@ -64,6 +64,7 @@ class Errors:
         reshaped: samples whose result has another shape than the reference; no figure but ``score`` has them.
         score: what models are compared by: ``sqnr`` with the samples of another shape as noise, see the head of this
             module, dB. Of a float tensor never NaN: infinite where there is nothing to compare.
+        drawn: random numbers are in both: two draws were compared, and no figure judges a model.
     """
 
     samples: int = 0
@@ -83,6 +84,7 @@ class Errors:
     broken: int = 0
     reshaped: int = 0
     score: float = math.nan
+    drawn: bool = False
 
     @property
     def level(self) -> float:
