@@ -41,7 +41,8 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
         rows += labelled("against float", _lost(found))
     rows.append(("compared", found.compared))
     if found.speedup is not None:
-        rows.append(("speed", f"{pace(found.speedup)}, one thread of this machine{found.timed and '; '}{found.timed}"))
+        speed = pace(found.speedup, "the float model inside")
+        rows.append(("speed", f"{speed}, one thread of this machine{found.timed and '; '}{found.timed}"))
     rows += labelled("layers", _layers(found.layers, verbose))
     rows += labelled("layers", [f"not compared: {found.layers_missing}"] if found.layers_missing else [])
     rows += labelled("remark", found.remarks)
