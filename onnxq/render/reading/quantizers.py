@@ -116,7 +116,8 @@ def _stored(node: ir.Node) -> ir.Value | None:
     """The constant integers that a node scales; a Mul those that a Cast makes float, of the weight of a float layer."""
     stored = _integers(_table(node.inputs[0]))
     if node.op_type == "Mul":
-        return stored if stored is not node.inputs[0] and is_constant(node.inputs[1]) else None
+        whole = stored is not None and stored.dtype is not None and stored.dtype.is_integer()
+        return stored if whole and stored is not node.inputs[0] and is_constant(node.inputs[1]) else None
     return stored if node.op_type == "DequantizeLinear" else None
 
 
