@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -203,7 +204,7 @@ class ErrorMeter:
     def result(self) -> Errors:
         """The figures over all samples so far."""
         names = ("samples", "elements", "skipped", "broken", "reshaped")
-        counts: dict[str, int] = {name: getattr(self, f"_{name}") for name in names}
+        counts: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
         score = self._score()
         if not self._elements:
             return Errors(**counts, score=score)

@@ -80,8 +80,8 @@ def distill(
         held: samples to judge by.
         settings: how.
         loss: of the outputs, in place of the distance.
-        rows: outputs whose rows a TopK picked, see :func:`onnxq.measuring.chosen_rows.chosen_rows`: each is compared with
-            the nearest.
+        rows: outputs whose rows a TopK picked: each row is compared with the nearest one, see
+            :func:`onnxq.measuring.chosen_rows.chosen_rows`.
         start: steps that were done before, the learning rates' schedule goes on from there.
         advance: told of each step.
         spent: share of the time that has passed; the learning rates follow what is further, steps or time, and training
