@@ -24,17 +24,10 @@ from onnxq.calibration.histogram import SENTINEL
 from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.moments import Moments, dot
 
-__all__ = [
-    "WRONG",
-    "ErrorMeter",
-    "Errors",
-    "cosine",
-    "jsonable",
-    "kept_signal",
-    "sqnr",
-]
+__all__ = ["WRONG", "ErrorMeter", "Errors", "cosine", "jsonable", "kept_signal", "sqnr"]
 
 _CHUNK = 1 << 15
+_COUNTS = ("samples", "elements", "skipped", "broken", "reshaped")
 _CONSTANT = 40.0
 """dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
 WRONG = 4.0
@@ -203,8 +196,7 @@ class ErrorMeter:
 
     def result(self) -> Errors:
         """The figures over all samples so far."""
-        names = ("samples", "elements", "skipped", "broken", "reshaped")
-        counts: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
+        counts: dict[str, Any] = {n: getattr(self, f"_{n}") for n in _COUNTS}
         score = self._score()
         if not self._elements:
             return Errors(**counts, score=score)
