@@ -121,18 +121,21 @@ def verify(
     if layers:
         require_layers(model, data=data is not None)
     form, quantized = read_artifact(path, target)
-    by = _shown(model, quantized.model) if form == "onnx" else Picking()
+    simulation = model if form == "onnx" else _rendered(quantized)
+    alone = runtime is None or not runtime.runs
+    by = _shown(simulation, quantized.model) if form == "onnx" or alone else Picking()
     feeds, indices = _taken(data, model, _SAMPLES if samples is None else samples, image)
     if runtime is not None and runtime.one_shape:
         require_one_shape(runtime, feeds)
     asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter, target.runtime_file)
     rounded = bool(quantizing(quantized.model))
-    alike = rounded and not quantized.qparams and (runtime is None or not runtime.runs)
-    shown, beside = model if by.tensors else None, None if rounded else quantized.model
+    alike = rounded and not quantized.qparams and alone
+    shown = model if by.tensors and form == "onnx" else None
+    beside = None if rounded else quantized.model
     seen = asked.whole(path, shown=shown, beside=beside) if asked is not None else Examination("", "")
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
-        simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
+        simulated = plain_outputs(simulation, feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     doubts = _remarks_on(quantized.model, feeds, floats, indices)
     told, rows = _but(by.outputs, simulated), chosen_rows(quantized.model)
@@ -154,7 +157,7 @@ def verify(
         format=form,
         runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
         compared=figures.compared if figures.outputs else nothing,
-        simulated=runtime is None or not runtime.runs,
+        simulated=alone,
         outputs={n: _of_samples(e, indices) for n, e in marked(figures.outputs, drawn_outputs(model)).items()},
         lsb=figures.lsb,
         against_float=figures.against_float,
