@@ -33,6 +33,7 @@ from onnxq.notes.by_zero import by_zero
 from onnxq.notes.cautions import cautions
 from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
+from onnxq.notes.in_vain import in_vain
 from onnxq.notes.lacking import lacking
 from onnxq.notes.reduced import reduced
 from onnxq.notes.tables import unpacked_whole
@@ -160,6 +161,7 @@ class Job:
         prepared, fitted = given.prepared, given.fitted
         rewritten = fitted.model is not prepared.model
         said = _warnings(found, prepared.warnings, fitted.model, self.format, rewritten=rewritten)
+        said += in_vain(found.quantized.model, found.quantized.plan, self.options)
         fitted_notes = (*fitted.notes, *reduced(found.quantized.plan, found.draft.options))
         unsaid = self.format.told(found.quantized)
         return replace(
