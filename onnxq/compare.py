@@ -41,8 +41,8 @@ from onnxq.quantized import Quantized
 __all__ = ["Comparison", "TensorErrors", "compare"]
 
 _SHOWN = 3
-_BOTH = "Give the float model and the model that was made from it."
 """Tensors that a warning names."""
+_BOTH = "Give the float model and the model that was made from it."
 _OTHER_PRECISION = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
