@@ -18,7 +18,7 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.graph.recognition.masks import LEAST, MOVES, THROUGH, behind, softmax_nodes
 from onnxq.graph.values import constant_array
 
-__all__ = ["Reach", "Reaches", "lowest_number", "mask_value"]
+__all__ = ["Reach", "Reaches", "far_value", "lowest_number", "mask_value"]
 
 _ARITHMETIC = THROUGH - MOVES - {"Where"}
 """What computes a number from several, with a bound that follows from those of the others."""
@@ -195,6 +195,16 @@ def _row(node: ir.Node) -> int:
 def mask_value(stats: TensorStatistics) -> float | None:
     """The lowest value of a tensor if it stands for "masked": far below zero, and nothing between it and the others."""
     return stats.min if lowest_number(stats) > stats.min else None
+
+
+def far_value(stats: TensorStatistics) -> float | None:
+    """As :func:`mask_value`, of a value as far above zero, too."""
+    if not stats.count or stats.max < _LOWEST:
+        return mask_value(stats)
+    lower, upper, _ = stats.edges()
+    others = lower < stats.max / _CROWD
+    rest = float(max(np.abs(lower[others]).max(), np.abs(upper[others]).max())) if others.any() else math.inf
+    return stats.max if stats.max / _CROWD >= _FAR * rest else mask_value(stats)
 
 
 def lowest_number(stats: TensorStatistics) -> float:

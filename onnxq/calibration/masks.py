@@ -1,24 +1,25 @@
-"""Masks in front of a softmax that no grid holds beside the scores, seen in the data or not.
+"""Masks that no grid holds beside the scores, seen in the data or not: in front of a softmax, or put in by a Where.
 
 Statistics leave out what is infinite or beyond 1e30. A mask may be milder (-1e4, -65504): values crowd together far
 from all others, and one grid for them and the scores loses these. Data without padding shows a mask as zeros, or not
-at all: quantized by that, it would mask nothing in use. Only tensors that a Softmax sees are looked at, since large
-numbers elsewhere are numbers.
+at all: quantized by that, it would mask nothing in use. Large numbers elsewhere are numbers, unless a Where puts them
+in the place of others that are all far smaller: the scores of a recognizer, with -1e4 behind the end of what was said.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
 import onnx_ir as ir
 
-from onnxq.calibration.mask_reach import Reach, Reaches, mask_value
+from onnxq.calibration.mask_reach import Reach, Reaches, far_value, mask_value
 from onnxq.calibration.statistics import SENTINEL, TensorStatistics
 from onnxq.console.terminal import plural
 from onnxq.graph.recognition.masks import before_softmax, behind, largest_mask, put_in_place
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_filled
 from onnxq.plan import Plan
 
@@ -119,8 +120,28 @@ def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> M
         kind = beyond if mask is not None and abs(mask) > SENTINEL else unseen
         for other in touched:
             kind.setdefault(other.name or "", f"tensor {name!r} {what} on all of the data, {where}; {_HINT}")
+    mild |= _filled(model, statistics, inside)
     unseen = {name: why for name, why in unseen.items() if name not in beyond}
     return Masks(beyond, unseen, mild, cache(partial(Reaches, model, statistics)))
+
+
+def _filled(model: ir.Model, statistics: Mapping[str, TensorStatistics], known: Container[ir.Value]) -> dict[str, str]:
+    """The tensors that a Where has put far values into, and those made of them that hold such ones, with the reasons.
+
+    Args:
+        model: left unchanged.
+        statistics: of its tensors, by name.
+        known: what a softmax sees: it says how far a grid must reach.
+    """
+    filled = (value for node in all_nodes(model) for value in node.outputs if put_in_place(value) is not None)
+    touched = dict.fromkeys(value for start in filled for value in behind(start) if value not in known)
+    found = {}
+    for name, stats in ((value.name or "", statistics.get(value.name or "")) for value in touched):
+        if stats is not None and (far := far_value(stats)) is not None:
+            found[name] = (
+                f"tensor {name!r} holds {far:g} in the place of numbers that are far smaller: no grid has both"
+            )
+    return found
 
 
 def _hidden(value: ir.Value, stats: TensorStatistics | None) -> tuple[bool, float | None] | None:
