@@ -121,9 +121,9 @@ def verify(
     if layers:
         require_layers(model, data=data is not None)
     form, quantized = read_artifact(path, target)
-    simulation = model if form == "onnx" else _rendered(quantized)
+    simulator = model if form == "onnx" else _rendered(quantized)
     alone = runtime is None or not runtime.runs
-    by = _shown(simulation, quantized.model) if form == "onnx" or alone else Picking()
+    by = _shown(simulator, quantized.model) if form == "onnx" or alone else Picking()
     feeds, indices = _taken(data, model, _SAMPLES if samples is None else samples, image)
     if runtime is not None and runtime.one_shape:
         require_one_shape(runtime, feeds)
@@ -135,7 +135,7 @@ def verify(
     seen = asked.whole(path, shown=shown, beside=beside) if asked is not None else Examination("", "")
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
-        simulated = plain_outputs(simulation, feeds, advance)
+        simulated = plain_outputs(simulator, feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     doubts = _remarks_on(quantized.model, feeds, floats, indices)
     told, rows = _but(by.outputs, simulated), chosen_rows(quantized.model)
