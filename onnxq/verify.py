@@ -262,8 +262,10 @@ def _runtime_of(target: Backend, *, simulation: bool, layers: bool) -> Runtime |
 
 
 def can_be_read(quantized: Quantized) -> bool:
-    """Whether :func:`verify` can tell from the files written what is quantized how."""
+    """Whether :func:`verify` can tell from the files written what is quantized how, and something is."""
     target = quantized.backend
+    if not quantized.qparams:
+        return False
     form = target.format_named(quantized.format)
     if form.read is not None or target.runtime is not None or form.write is write_rendered:
         return True

@@ -244,6 +244,11 @@ def test_what_is_no_artifact_of_the_target(tmp_path: Path) -> None:
             onnxq.verify(path, backend=backend)
     assert onnxq.verify(made.files[0], backend="ncnn", simulation=True).format == "ncnn"
     made.files[1].write_text(made.files[1].read_text().replace(" ", " no number ", 1))
+    left = onnxq.quantize(residual(), feeds_for(residual()), backend="vitis", options=Options(exclude=("*",)))
+    written = left.written(tmp_path / "left.onnx")
+    assert not can_be_read(written), "no next step asks to verify it"
+    with pytest.raises(BackendError, match=r"it has none(.|\n)*where nothing was quantized there is nothing to verify"):
+        onnxq.verify(written.files[0], backend="vitis")
     with pytest.raises(BackendError, match="no scales"):
         onnxq.verify(made.files[0], backend="ncnn", simulation=True)
 

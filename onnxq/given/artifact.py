@@ -85,11 +85,10 @@ def read_artifact(path: Path, target: Backend) -> tuple[str, Quantized]:
         complaints.append(f"it holds QuantizeLinear and DequantizeLinear, which {target.name} does not take")
     else:
         return "onnx", quantized
-    raise BackendError(
-        f"this is not an artifact of {target.name}: {'; '.join(complaints)}",
-        where=f"'{path}'",
-        hint=f"If it was made for another target than {target.name}, name that one: --backend {(*others, 'NAME')[0]}",
-    )
+    hint = f"If it was made for another target than {target.name}, name that one: --backend {(*others, 'NAME')[0]}"
+    hint += "; where nothing was quantized there is nothing to verify" if nothing and not others else ""
+    what = f"this is not an artifact of {target.name}: {'; '.join(complaints)}"
+    raise BackendError(what, where=f"'{path}'", hint=hint)
 
 
 def refuse_table(path: Path, model: ir.Model, do: str = "") -> None:
