@@ -28,6 +28,8 @@ _LOWEST = 50.0
 """Smallest magnitude of a mask value: e**-50 is nothing beside 1."""
 _FAR = 4.0
 """Their magnitude over that of all other values, at least."""
+_NOTHING = 1e-12
+"""Of them, where all others are 0: a mask by itself, which a grid holds."""
 _FINER = 3.5
 """Bits by which all that is masked of a row is together less than a step of a grid over one unit."""
 _LONG = 1024
@@ -198,13 +200,14 @@ def mask_value(stats: TensorStatistics) -> float | None:
 
 
 def far_value(stats: TensorStatistics) -> float | None:
-    """As :func:`mask_value`, of a value as far above zero, too."""
-    if not stats.count or stats.max < _LOWEST:
-        return mask_value(stats)
+    """The value of a tensor farthest from zero if all others but a crowd around it are far smaller, and not all 0."""
+    far = stats.min if -stats.min > stats.max else stats.max
+    if not stats.count or abs(far) < LEAST:
+        return None
     lower, upper, _ = stats.edges()
-    others = lower < stats.max / _CROWD
-    rest = float(max(np.abs(lower[others]).max(), np.abs(upper[others]).max())) if others.any() else math.inf
-    return stats.max if stats.max / _CROWD >= _FAR * rest else mask_value(stats)
+    others = upper > far / _CROWD if far < 0 else lower < far / _CROWD
+    rest = float(max(np.abs(lower[others]).max(), np.abs(upper[others]).max())) if others.any() else 0.0
+    return far if _NOTHING * abs(far) < rest <= abs(far) / (_CROWD * _FAR) else None
 
 
 def lowest_number(stats: TensorStatistics) -> float:

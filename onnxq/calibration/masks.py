@@ -1,9 +1,9 @@
-"""Masks that no grid holds beside the scores, seen in the data or not: in front of a softmax, or put in by a Where.
+"""Masks that no grid holds beside the scores, seen in the data or not: in front of a softmax, and elsewhere.
 
 Statistics leave out what is infinite or beyond 1e30. A mask may be milder (-1e4, -65504): values crowd together far
 from all others, and one grid for them and the scores loses these. Data without padding shows a mask as zeros, or not
-at all: quantized by that, it would mask nothing in use. Large numbers elsewhere are numbers, unless a Where puts them
-in the place of others that are all far smaller: the scores of a recognizer, with -1e4 behind the end of what was said.
+at all: quantized by that, it would mask nothing in use. Large numbers elsewhere are numbers, unless they come from a
+constant and all others are far smaller: the scores of a recognizer, with -1e4 behind the end of what was said.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxq.calibration.mask_reach import Reach, Reaches, far_value, mask_value
 from onnxq.calibration.statistics import SENTINEL, TensorStatistics
 from onnxq.console.terminal import plural
-from onnxq.graph.recognition.masks import before_softmax, behind, largest_mask, put_in_place
+from onnxq.graph.recognition.masks import THROUGH, before_softmax, behind, largest_mask, put_in_place
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_filled
 from onnxq.plan import Plan
@@ -26,6 +26,8 @@ from onnxq.plan import Plan
 __all__ = ["Masks", "find_masks"]
 
 _HINT = "pad some calibration samples if padding is possible in use"
+_ALIKE = 2.0
+"""Quotient of what the data shows of a mask and the constant that it comes from, at most."""
 _WIDEST = 16
 """Bits of the finest grids, which reach farthest."""
 
@@ -126,21 +128,21 @@ def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> M
 
 
 def _filled(model: ir.Model, statistics: Mapping[str, TensorStatistics], known: Container[ir.Value]) -> dict[str, str]:
-    """The tensors that a Where has put far values into, and those made of them that hold such ones, with the reasons.
+    """The tensors with far values among their numbers that a constant has put there, with the reasons.
 
     Args:
         model: left unchanged.
         statistics: of its tensors, by name.
         known: what a softmax sees: it says how far a grid must reach.
     """
-    filled = (value for node in all_nodes(model) for value in node.outputs if put_in_place(value) is not None)
-    touched = dict.fromkeys(value for start in filled for value in behind(start) if value not in known)
     found = {}
-    for name, stats in ((value.name or "", statistics.get(value.name or "")) for value in touched):
-        if stats is not None and (far := far_value(stats)) is not None:
-            found[name] = (
-                f"tensor {name!r} holds {far:g} in the place of numbers that are far smaller: no grid has both"
-            )
+    nodes = (node for node in all_nodes(model) if node.op_type in THROUGH and node.domain == "")
+    for value in (value for node in nodes for value in node.outputs if value not in known):
+        name, stats = value.name or "", statistics.get(value.name or "")
+        far = far_value(stats) if stats is not None else None
+        mask = largest_mask(value) if far is not None else None
+        if far is not None and mask is not None and 1 / _ALIKE <= far / mask <= _ALIKE:
+            found[name] = f"tensor {name!r} holds mask values ({far:g}) beside numbers far smaller: no grid has both"
     return found
 
 
