@@ -61,7 +61,7 @@ def is_filled(exact: NDArray[Any], found: NDArray[Any], fill: float) -> NDArray[
         found: of the other one.
         fill: see :func:`fill_of`.
     """
-    return _beyond(exact, fill) & (np.abs(found - exact) <= _NEAR * _CROWD * abs(fill))
+    return np.asarray(_beyond(exact, fill) & (np.abs(found - exact) <= _NEAR * _CROWD * abs(fill)))
 
 
 def are_numbers(values: NDArray[Any]) -> NDArray[np.bool_]:
