@@ -26,9 +26,14 @@ import onnx_ir as ir
 from onnxq.backends.qonnx import BACKEND as QONNX
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
+from onnxq.console.terminal import listed, plural
 from onnxq.graph.recognition.signs import cannot_be_negative
-from onnxq.graph.traverse import full_type
+from onnxq.graph.traverse import all_nodes, describe, full_type
+from onnxq.graph.values import is_constant
 from onnxq.options import Options
+from onnxq.quantized import Quantized
+from onnxq.render.limits import bounds
+from onnxq.render.qonnx import clips_left
 from onnxq.spec import QuantSpec
 
 __all__ = ["BACKEND"]
@@ -43,6 +48,9 @@ _NAMES = (
 )
 _READ = frozenset(_NAMES.split())
 """Operators that the ONNX reader of hls4ml 1.3 has; a Gemm becomes a MatMul and an Add in front of it."""
+_PERHAPS = "hls4ml has no Clip, which is written as a Relu where the quantizer behind it ends before"
+_EXPORT = "Export a Relu"
+_NAMED = 3
 
 
 def _grid(value: ir.Value) -> QuantSpec:
@@ -50,16 +58,32 @@ def _grid(value: ir.Value) -> QuantSpec:
 
 
 def _lacks(model: ir.Model, options: Options) -> list[Finding]:
-    """Operators for which hls4ml refuses a model."""
-    return warn_of_nodes(model, _refused)
+    """Operators for which hls4ml refuses a model; a Clip from 0 is one if its quantizer turns out to end behind it."""
+    perhaps = [describe(node) for node in all_nodes(model) if _begins_at_zero(node)]
+    return [*warn_of_nodes(model, _refused), *(Finding("note", where, _PERHAPS, _EXPORT) for where in perhaps)]
+
+
+def _clips(quantized: Quantized) -> list[str]:
+    """The Clips that hls4ml refuses, where a Relu could have been."""
+    zero = {node.name for node in all_nodes(quantized.model) if _begins_at_zero(node)}
+    left = [repr(name) for name in clips_left(quantized) if name in zero]
+    if not left:
+        return []
+    what = f"{plural(len(left), 'Clip')} that hls4ml does not read, so that it refuses the model"
+    return [f"{what}: {listed(left, _NAMED)}. The quantizer behind ends beyond the Clip. {_EXPORT}"]
+
+
+def _begins_at_zero(node: ir.Node) -> bool:
+    if (node.domain, node.op_type) != ("", "Clip") or not all(v is None or is_constant(v) for v in node.inputs[1:]):
+        return False
+    return bounds(node)[0] == 0
 
 
 def _refused(node: ir.Node) -> tuple[str, str] | None:
     if (node.domain == "" and node.op_type in _READ) or node.domain == "onnxq":
         return None
-    if node.op_type == "Clip" and node.domain == "":
-        what = "hls4ml has no Clip, which is written as a Relu where the quantizer behind it ends before"
-        return what, "Export a Relu"
+    if _begins_at_zero(node):
+        return None
     return f"hls4ml's ONNX reader has no {full_type(node)}: it refuses the model", "Cut the model before it or after it"
 
 
@@ -76,7 +100,11 @@ BACKEND = replace(
         op: replace(rule, activation=_grid, weight_axis=None, bias=2 if op in _BIASED else None)
         for op, rule in QONNX.rules.items()
     },
-    formats={name: form for name, form in QONNX.formats.items() if name != "qdq"},
+    formats={
+        name: replace(form, warns=_clips) if name == "qonnx" else form
+        for name, form in QONNX.formats.items()
+        if name != "qdq"
+    },
     bias=QuantSpec(bits=16, power_of_two=True),
     lacks=_lacks,
     runtime="hls4ml",

@@ -42,6 +42,7 @@ class Agreement:
         timed: what else there is to say of these times.
         remarks: what else the runtime said.
         tensors: number of tensors with a scale.
+        in_both: what else is quantized, in blocks or with ranges taken at run time: it is so in both that are compared.
         layers: the integers of every tensor, each layer computed from equal ones; empty where not asked for.
         layers_missing: why there are none though they were asked for: the runtime took too long over the parts, say.
         steps: by how many steps an integer of a layer is known to differ in this runtime.
@@ -62,6 +63,7 @@ class Agreement:
     timed: str = ""
     remarks: tuple[str, ...] = ()
     tensors: int = 0
+    in_both: str = ""
     layers: tuple[LayerAgreement, ...] = ()
     layers_missing: str | None = None
     steps: int = 0
@@ -91,6 +93,8 @@ class Agreement:
         found = []
         for name, errors in self.outputs.items():
             loss = self.against_float.get(name)
+            if errors.drawn:
+                continue
             if errors.reshaped:
                 found += [] if self.simulated else [f"output {name!r} has another shape"]
             elif errors.sqnr < floor and not (min_sqnr is None and loss is not None and loss.is_that_of_quantizing):
@@ -125,6 +129,7 @@ class Agreement:
             "compared": self.compared,
             "simulated": self.simulated,
             "tensors": self.tensors,
+            "in_both": self.in_both,
             "outputs": {name: errors.to_dict() for name, errors in self.outputs.items()},
             "lsb": {name: jsonable(value) for name, value in self.lsb.items()},
             "against_float": {name: loss.to_dict() for name, loss in self.against_float.items()},

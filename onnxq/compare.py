@@ -42,6 +42,7 @@ __all__ = ["Comparison", "TensorErrors", "compare"]
 
 _SHOWN = 3
 """Tensors that a warning names."""
+_BOTH = "Give the float model and the model that was made from it."
 _OTHER_PRECISION = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
@@ -228,5 +229,19 @@ def _same_interface(first: ir.Model, second: ir.Model) -> None:
         ]
         if set(names[0]) != set(names[1]):
             both = " and ".join(", ".join(map(repr, sorted(n))) or "none" for n in names)
-            hint = "Give the float model and the model that was made from it."
-            raise ModelError(f"the models have different {what}: {both}", hint=hint)
+            raise ModelError(f"the models have different {what}: {both}", hint=_BOTH)
+    others = {value.name: value for value in second.graph.inputs}
+    for value in first.graph.inputs:
+        shapes = [each.shape for each in (value, others.get(value.name)) if each is not None and each.shape is not None]
+        if len(shapes) == len(("first", "second")) and _differ(*shapes):
+            both = " and ".join(
+                "x".join(str(dim if isinstance(dim, int) else dim.value or "?") for dim in shape) or "a number"
+                for shape in shapes
+            )
+            raise ModelError(f"the models have different inputs: {value.name!r} is {both}", hint=_BOTH)
+
+
+def _differ(first: ir.Shape, second: ir.Shape) -> bool:
+    """Whether no array has both shapes: other numbers of axes, or other sizes of one that is fixed in both."""
+    fixed = ([dim if isinstance(dim, int) else None for dim in shape] for shape in (first, second))
+    return len(first) != len(second) or any(None not in pair and len({*pair}) > 1 for pair in zip(*fixed, strict=True))

@@ -127,7 +127,8 @@ def deploy(
         hints=hints(source.model, plan, target, {}),
     )
     made = replace(made, notes=(*made.notes, *form.told(made)))
-    made = _verified(made, model, given, options, bounds, adopted.moved, [*warnings, *adopted.warnings])
+    warnings += [*adopted.warnings, *form.warned(made)]
+    made = _verified(made, model, given, options, bounds, adopted.moved, warnings)
     say(made.verification)
     return made if path is None else made.written(path)
 

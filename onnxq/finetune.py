@@ -28,6 +28,7 @@ from onnxq.finetuning.judge import Judge
 from onnxq.finetuning.teacher import features_of, teacher_of
 from onnxq.finetuning.with_numbers import with_numbers
 from onnxq.locations import artifact_path, require_file, require_output, spare
+from onnxq.measuring.chosen_rows import Rows
 from onnxq.notes.aloud import say
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import check_int, plain
@@ -150,7 +151,8 @@ def finetune(
     rate, checks = _rate(given) if lr is None else lr, max(min(20, length.most // 10), 1)
     settings = Settings(length.most, batch, rate, scale_lr, bias_lr, vary, features, checks=checks, seed=seed)
     parts = fitting, choosing
-    before, after, done = _trained(student, master, parts, settings, loss, resume, length, reporter or Silent())
+    rows = {} if loss is not None else judge.rows
+    before, after, done = _trained(student, master, parts, settings, loss, rows, resume, length, reporter or Silent())
     note = f"finetune: {lost}{plural(done, 'step')}, relative error on {plural(len(choosing), 'sample')} held back "
     note += f"{before:.3g} to {after:.3g}; in onnxruntime, on {plural(len(judging), 'other')}, "
     made = judge.better_of(student.result(), note, any_gain=loss is not None and after < before)
@@ -190,6 +192,7 @@ def _trained(
     parts: tuple[Sequence[Feeds], Sequence[Feeds]],
     settings: Settings,
     loss: Loss | None,
+    rows: Mapping[str, Rows],
     resume: str | os.PathLike[str] | None,
     length: _Length,
     reporter: Reporter,
@@ -206,6 +209,7 @@ def _trained(
             *parts,
             settings,
             loss=loss,
+            rows=rows,
             start=start,
             advance=advance,
             spent=length.clock(),

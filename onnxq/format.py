@@ -30,6 +30,7 @@ class Format:
         compiled: of these endings, those of the files that the target runs, whose size is the result's; where there are
             none, it is that of all files.
         notes: what of the result it could not say the way it is meant to, for the user.
+        warns: what of the result, now that its numbers are known, the target refuses or computes otherwise.
         refuses: raises a ModelError for a float model, in the form that the target wants, of which nothing can be
             written this way; called before any data is run.
     """
@@ -43,10 +44,15 @@ class Format:
     compiled: tuple[str, ...] = ()
     notes: Callable[[Quantized], list[str]] | None = None
     refuses: Callable[[ir.Model], None] | None = None
+    warns: Callable[[Quantized], list[str]] | None = None
 
     def told(self, quantized: Quantized) -> list[str]:
         """What of a result there is to note, see ``notes``."""
         return [] if self.notes is None else self.notes(quantized)
+
+    def warned(self, quantized: Quantized) -> list[str]:
+        """What of a result there is to warn of, see ``warns``."""
+        return [] if self.warns is None else self.warns(quantized)
 
     def sidecars(self, path: Path) -> list[Path]:
         """The files written beside a model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.files.qonnx import GIVEN_AS
 from onnxq.graph.traverse import all_nodes
 from onnxq.ort.fp4_in_float import DYNAMIC
 
@@ -28,5 +29,9 @@ def is_in_integers(op: str) -> bool:
 
 
 def quantizing(model: ir.Model) -> list[str]:
-    """Operator types of all nodes that quantize, dequantize, or compute with integers, in the order of the graph."""
-    return [node.op_type for node in all_nodes(model) if node.op_type in QUANTIZERS or is_in_integers(node.op_type)]
+    """Operator types of all nodes that quantize, dequantize, or compute with integers, in the order of the graph.
+
+    They are those of the file, which are not those of the model where QONNX's are read.
+    """
+    found = [node for node in all_nodes(model) if node.op_type in QUANTIZERS or is_in_integers(node.op_type)]
+    return [str(node.meta.get(GIVEN_AS, node.op_type)).rpartition("::")[2] for node in found]

@@ -33,6 +33,7 @@ from onnxq.notes.by_zero import by_zero
 from onnxq.notes.cautions import cautions
 from onnxq.notes.commands import compare_command
 from onnxq.notes.hints import few_bits, hints, low
+from onnxq.notes.in_vain import in_vain
 from onnxq.notes.lacking import lacking
 from onnxq.notes.reduced import reduced
 from onnxq.notes.tables import unpacked_whole
@@ -160,6 +161,7 @@ class Job:
         prepared, fitted = given.prepared, given.fitted
         rewritten = fitted.model is not prepared.model
         said = _warnings(found, prepared.warnings, fitted.model, self.format, rewritten=rewritten)
+        said += in_vain(found.quantized.model, found.quantized.plan, self.options)
         fitted_notes = (*fitted.notes, *reduced(found.quantized.plan, found.draft.options))
         unsaid = self.format.told(found.quantized)
         return replace(
@@ -233,6 +235,7 @@ def _warnings(found: _Found, prepared: Sequence[str], fitted: ir.Model, form: Fo
     told += [*prepared, *decider.warnings, *verification.warnings]
     if target.rewrite is not None and rewritten:
         told += rewrite_cost(fitted, target.name, verification, statistics.kept, options)
+    told += form.warned(quantized)
     told += [*lacking(fitted, target, decider.options), *unmet(draft.model, quantized.plan, target, options)]
     packed = not form.simulated and form is not FAKE_QUANTIZE
     compare = compare_command(target, options.format)

@@ -56,14 +56,15 @@ def require_several(output: str | os.PathLike[str] | None) -> None:
 
 
 def _model_of(path: Path, beside: Iterable[str]) -> Path:
-    """The model's path, for that of a file of the target beside it: ``net.onnx`` for ``net.tflite``, say.
+    """The model's path, for that of a file of the target beside it: ``net.onnx`` for ``net.tflite``, in any case.
 
     Args:
         path: of a file, that of the model or another.
         beside: endings of the target's files beside a model, see :attr:`onnxq.format.Format.beside`.
     """
-    ending = "" if path.suffix.lower() == _ENDING else max(filter(path.name.endswith, beside), key=len, default="")
-    return path.with_name(path.name.removesuffix(ending) + _ENDING) if ending else path
+    fitting = (ending for ending in beside if path.name.lower().endswith(ending.lower()))
+    ending = "" if path.suffix.lower() == _ENDING else max(fitting, key=len, default="")
+    return path.with_name(path.name[: -len(ending)] + _ENDING) if ending else path
 
 
 def artifact_path(
@@ -105,8 +106,7 @@ def find_artifact(output: str | os.PathLike[str], backend: str, *, beside: Itera
     """
     if not os.fspath(output):
         raise OutputError("the name of the artifact is empty", hint="Give a file or a folder; '.' is the current one")
-    path = Path(output)
-    path = path if os.path.isdir(path) else _model_of(path, beside)
+    path = Path(output) if os.path.isdir(output) else _model_of(Path(output), beside)
     if is_there(path, OutputError) and path.is_file():
         return path
     found = sorted(path.glob(f"*_{backend}.onnx"))

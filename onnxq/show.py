@@ -16,6 +16,7 @@ from onnxq.errors import ModelError
 from onnxq.file_system import is_there
 from onnxq.graph.files.load import load
 from onnxq.graph.files.origin import files_of
+from onnxq.graph.files.qonnx import GIVEN_AS
 from onnxq.graph.traverse import full_type
 from onnxq.measuring.metrics import jsonable
 from onnxq.render.reading.quantized_tensor import QuantizedTensor
@@ -110,7 +111,7 @@ def show(path: str | os.PathLike[str]) -> ModelView | StatisticsView:
             if value.const_value is None:
                 continue
             weight_bytes[str(value.const_value.dtype).lower()] += value.const_value.nbytes
-        ops.update(full_type(n) for n in graph)
+        ops.update(str(n.meta.get(GIVEN_AS, full_type(n))) for n in graph)
     return ModelView(
         path=str(file),
         file_bytes=file.stat().st_size + sum(other.stat().st_size for other in files_of(model)),

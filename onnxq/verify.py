@@ -10,8 +10,9 @@ the tensors that it picks from are compared in place of what it picked: a copy o
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -24,33 +25,36 @@ from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
 from onnxq.calibration.usable import Usable
 from onnxq.checks.data import Looker
-from onnxq.checks.randomness import two_draws
+from onnxq.checks.randomness import drawn_outputs, two_draws
 from onnxq.console.progress import Reporter, Silent
 from onnxq.deploying.unsigned_weights import overflowing, overflowing_weights
 from onnxq.errors import OptionError
 from onnxq.for_processor import reduces
-from onnxq.given.artifact import no_quantizers, read_artifact, rewritten_before, written_file
+from onnxq.given.artifact import no_quantizers, read_artifact, written_file
 from onnxq.graph.files.load import load
 from onnxq.graph.picking import Picking, picking
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.integer_operators import quantizing
 from onnxq.locations import find_artifact
 from onnxq.measuring.as_read import show_as_read
-from onnxq.measuring.chosen_rows import Rows, chosen_rows, rows_said
+from onnxq.measuring.chosen_rows import chosen_rows, rows_said
+from onnxq.measuring.figures import against_float, against_simulation
 from onnxq.measuring.in_runtime import InRuntime, require_one_shape
 from onnxq.measuring.layerwise import require_layers
-from onnxq.measuring.loss import Loss, losses, worse_in_runtime
+from onnxq.measuring.loss import worse_in_runtime
 from onnxq.measuring.metrics import Errors
-from onnxq.measuring.outputs import no_tensors
+from onnxq.measuring.outputs import marked, no_tensors
 from onnxq.measuring.picked import said_of
 from onnxq.measuring.run_in_float import run_in_float
-from onnxq.measuring.side_by_side import errors_between, plain_outputs, steps_between, steps_of
+from onnxq.measuring.side_by_side import plain_outputs, steps_of
 from onnxq.options import ImageOptions, Options
 from onnxq.options.one_value import plain
 from onnxq.ort.inputs import inputs_of
 from onnxq.quantized import Quantized
 from onnxq.read import read
 from onnxq.render.formats import write_rendered
+from onnxq.render.reading.quantized_tensor import kinds_said
+from onnxq.render.reading.quantizers import quantizers
 from onnxq.runtimes.runtime import Examination, Runtime
 
 __all__ = ["TIMEOUT", "can_be_read", "verify"]
@@ -61,6 +65,10 @@ TIMEOUT = 900.0
 """Seconds for a runtime, where nobody says."""
 _NOTHING = ("nothing: give data (--data)", "nothing: no output is a tensor")
 """What was compared where no output was: without data, and with it."""
+_ALIKE = (
+    "nothing: all that is quantized here is rounded in the float model inside, too. onnxq compare FLOAT.onnx {path} "
+    "--data DATA says how far it is from the model that was quantized"
+)
 _SAMPLES = 8
 
 
@@ -113,27 +121,33 @@ def verify(
     if layers:
         require_layers(model, data=data is not None)
     form, quantized = read_artifact(path, target)
-    by = _shown(model, quantized.model) if form == "onnx" else Picking()
+    simulator = model if form == "onnx" else _rendered(quantized)
+    alone = runtime is None or not runtime.runs
+    by = _shown(simulator, quantized.model) if form == "onnx" or alone else Picking()
     feeds, indices = _taken(data, model, _SAMPLES if samples is None else samples, image)
     if runtime is not None and runtime.one_shape:
         require_one_shape(runtime, feeds)
     asked = None if runtime is None else InRuntime(runtime, feeds, timeout, reporter, target.runtime_file)
     rounded = bool(quantizing(quantized.model))
-    shown, beside = model if by.tensors else None, None if rounded else quantized.model
+    alike = rounded and not quantized.qparams and alone
+    shown = model if by.tensors and form == "onnx" else None
+    beside = None if rounded else quantized.model
     seen = asked.whole(path, shown=shown, beside=beside) if asked is not None else Examination("", "")
     by_layer, missing = asked.by_layer(model) if asked is not None and layers else ((), None)
     with reporter.phase("run in onnxruntime", total=len(feeds)) as advance:
-        simulated = plain_outputs(model if form == "onnx" else _rendered(quantized), feeds, advance)
+        simulated = plain_outputs(simulator, feeds, advance)
     floats = plain_outputs(quantized.model, feeds, lambda _: None)
     doubts = _remarks_on(quantized.model, feeds, floats, indices)
     told, rows = _but(by.outputs, simulated), chosen_rows(quantized.model)
     rows = {name: along for name, along in rows.items() if name not in by.outputs}
     if runtime is not None and runtime.runs:
-        figures = _against_simulation(runtime, _but(by.outputs, seen.outputs), told, floats, steps_of(quantized), rows)
+        figures = against_simulation(runtime, _but(by.outputs, seen.outputs), told, floats, steps_of(quantized), rows)
         figures = replace(figures, against_float={}) if rounded else figures
     else:
-        figures = _against_float(target, runtime, told, floats, rows, rounded=rounded)
+        figures = against_float(target, runtime, told, floats, rows, rounded=rounded)
+        figures = replace(figures, outputs={}) if alike else figures
     in_float = run_in_float(quantized.plan, runtime.title, seen.integer, seen.floating) if runtime is not None else []
+    nothing = _ALIKE.format(path=shlex.quote(str(path))) if feeds and alike else _NOTHING[bool(feeds)]
     said = [said_of(by)] if by.tensors else []
     if worse_in_runtime(figures.against_float) and reduces(target, Options()):  # sums overflow on this processor
         said += overflowing(overflowing_weights(quantized))
@@ -142,9 +156,9 @@ def verify(
         artifact=path,
         format=form,
         runtime=f"{runtime.title} {seen.version}" if runtime is not None else None,
-        compared=figures.compared if figures.outputs else _NOTHING[bool(feeds)],
-        simulated=runtime is None or not runtime.runs,
-        outputs={name: _of_samples(errors, indices) for name, errors in figures.outputs.items()},
+        compared=figures.compared if figures.outputs else nothing,
+        simulated=alone,
+        outputs={n: _of_samples(e, indices) for n, e in marked(figures.outputs, drawn_outputs(model)).items()},
         lsb=figures.lsb,
         against_float=figures.against_float,
         integer=seen.integer,
@@ -153,6 +167,7 @@ def verify(
         timed=seen.timed,
         remarks=(*doubts, *seen.remarks, *in_float, *no_quantizers(quantized, model), *said, *rows_said(rows)),
         tensors=len(quantized.qparams),
+        in_both=kinds_said(quantizers(quantized.model)),
         layers=by_layer,
         layers_missing=missing,
         steps=runtime.steps if runtime is not None else 0,
@@ -235,46 +250,6 @@ def _rendered(quantized: Quantized) -> ir.Model:
     return model
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """What was compared with what, and what that showed, as :class:`onnxq.agreement.Agreement` tells it."""
-
-    compared: str
-    outputs: Mapping[str, Errors]
-    lsb: Mapping[str, float] = field(default_factory=dict)
-    against_float: Mapping[str, Loss] = field(default_factory=dict)
-
-
-def _against_simulation(
-    runtime: Runtime,
-    computed: Sequence[Arrays],
-    simulated: Sequence[Arrays],
-    floats: Sequence[Arrays],
-    steps: Mapping[str, float],
-    rows: Mapping[str, Rows],
-) -> _Figures:
-    """What a runtime computed: against the simulation, and how much more it loses to the float model than that."""
-    compared = f"{runtime.title} against onnxruntime without optimizations"
-    outputs, lsb = errors_between(simulated, computed, rows), steps_between(simulated, computed, steps, rows)
-    return _Figures(compared, outputs, lsb, losses(floats, simulated, computed, rows))
-
-
-def _against_float(
-    target: Backend,
-    runtime: Runtime | None,
-    simulated: Sequence[Arrays],
-    floats: Sequence[Arrays],
-    rows: Mapping[str, Rows],
-    *,
-    rounded: bool,
-) -> _Figures:
-    """The simulation against the float model inside, where no runtime computes; ``rounded``: it holds integers."""
-    what = f"{runtime.title} compiled it, without running it; " if runtime is not None else ""
-    left = "; weights in blocks and ranges taken at run time are in both, and not in these figures" if rounded else ""
-    compared = f"{what}simulated in onnxruntime, against the float model inside{rewritten_before(target)}{left}"
-    return _Figures(compared, errors_between(floats, simulated, rows))
-
-
 def _runtime_of(target: Backend, *, simulation: bool, layers: bool) -> Runtime | None:
     """The runtime to ask; None where there is none, or a simulation is wanted."""
     runtime: Runtime | None = None
@@ -287,8 +262,10 @@ def _runtime_of(target: Backend, *, simulation: bool, layers: bool) -> Runtime |
 
 
 def can_be_read(quantized: Quantized) -> bool:
-    """Whether :func:`verify` can tell from the files written what is quantized how."""
+    """Whether :func:`verify` can tell from the files written what is quantized how, and something is."""
     target = quantized.backend
+    if not quantized.qparams:
+        return False
     form = target.format_named(quantized.format)
     if form.read is not None or target.runtime is not None or form.write is write_rendered:
         return True

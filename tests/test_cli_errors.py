@@ -26,6 +26,12 @@ def data(tmp_path: Path) -> str:
     [
         (("plan", "none.onnx"), 1, "ModelError", "no such file"),
         (("quantize", MODEL, "-o", "q.onnx"), 2, "UsageError", "--data DATA is missing: give samples, or --statistics"),
+        (
+            ("quantize", MODEL, "-o", "q.onnx"),
+            2,
+            "UsageError",
+            "weight_only, for tensorrt nvfp4:activations=false",
+        ),
         (("plan", MODEL, "--weight-bits", "many"), 2, "UsageError", "argument --weight-bits"),
         (("plant", MODEL), 2, "UsageError", "invalid choice: 'plant'"),
     ],

@@ -495,3 +495,9 @@ def test_a_model_that_draws_numbers_is_said_to_be_two_draws(tmp_path: Path) -> N
     (said,) = (text for text in compare(model, tmp_path / "q.onnx", data).warnings if "random" in text)
     assert said.startswith("1 RandomNormalLike draws random numbers")
     assert said in onnxq.verify(tmp_path / "q.onnx", data, backend="openvino", simulation=True).remarks
+
+
+def test_models_of_other_sizes_are_refused_with_both_sizes() -> None:
+    one, other = (build(f"(float[N, {size}] x) => (float[N, M] y) {{ y = Relu (x) }}") for size in (8, 16))
+    with pytest.raises(ModelError, match="different inputs: 'x' is Nx8 and Nx16"):
+        onnxq.compare(one, other, [{"x": normal(2, 8)}])

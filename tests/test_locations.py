@@ -316,11 +316,12 @@ def test_a_sidecar_is_not_written_over_what_is_read(
 
 
 @pytest.mark.parametrize(
-    ("backend", "name"), [("litert", "net.tflite"), ("snpe", "net.encodings"), ("stpu", "net_minmax.json")]
+    ("backend", "name"),
+    [("litert", "net.tflite"), ("litert", "net.TFLITE"), ("snpe", "net.encodings"), ("stpu", "net_minmax.json")],
 )
 def test_a_result_goes_by_the_name_of_any_of_its_files(backend: str, name: str, tmp_path: Path) -> None:
     made = onnxq.quantize(residual(), feeds_for(residual()), backend=backend, output=tmp_path / name)
-    assert {file.name for file in made.files} == {"net.onnx", name}
+    assert {file.name for file in made.files} == {"net.onnx", name.replace("TFLITE", "tflite")}
     found = onnxq.verify(tmp_path / name, feeds_for(residual()), backend=backend, simulation=True)
     assert found.ok
     assert onnxq.compare(residual(), tmp_path / name, feeds_for(residual()), backend=backend)

@@ -237,3 +237,12 @@ def test_a_tensor_that_is_an_output_and_is_read_says_both(
         line for line in capsys.readouterr().out.splitlines() if line.split()[:2] == [found["a"].tensor, "activation"]
     )
     assert row.endswith(("Shape, Conv, output", "Conv, Shape, output"))
+
+
+def test_rows_of_a_float_table_times_constants_are_no_quantizer(tmp_path: Path) -> None:
+    model = build(
+        "(int64[N, 8] ids) => (float[N, 8, 16] y) { e = Gather (t, ids) \n y = Mul (e, s) }",
+        t=normal(20, 16),
+        s=normal(16),
+    )
+    assert view(model, tmp_path).quantized == ()

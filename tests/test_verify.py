@@ -100,7 +100,7 @@ def test_a_result_that_holds_integers_has_no_float_model_inside(make: str, tmp_p
     found = onnxq.verify(path, feeds, backend="onnxruntime")
     assert found.outputs["y"].sqnr > 25 and not found.against_float
     simulated = onnxq.verify(path, feeds, backend="onnxruntime", simulation=True)
-    assert simulated.compared.endswith("are in both, and not in these figures")
+    assert not simulated.outputs and simulated.compared.startswith("nothing: all that is quantized here")
 
 
 def test_a_loss_that_is_that_of_quantizing_is_no_fault_of_the_runtime(artifact: Path) -> None:
@@ -244,6 +244,11 @@ def test_what_is_no_artifact_of_the_target(tmp_path: Path) -> None:
             onnxq.verify(path, backend=backend)
     assert onnxq.verify(made.files[0], backend="ncnn", simulation=True).format == "ncnn"
     made.files[1].write_text(made.files[1].read_text().replace(" ", " no number ", 1))
+    left = onnxq.quantize(residual(), feeds_for(residual()), backend="vitis", options=Options(exclude=("*",)))
+    written = left.written(tmp_path / "left.onnx")
+    assert not can_be_read(written), "no next step asks to verify it"
+    with pytest.raises(BackendError, match=r"it has none(.|\n)*where nothing was quantized there is nothing to verify"):
+        onnxq.verify(written.files[0], backend="vitis")
     with pytest.raises(BackendError, match="no scales"):
         onnxq.verify(made.files[0], backend="ncnn", simulation=True)
 

@@ -108,7 +108,8 @@ class Translation:
         value = node.inputs[1]
         found = self.stored(value)
         if found is None:
-            raise RefusedError("its weights are computed")
+            given = value is not None and value.is_graph_input()
+            raise RefusedError("its weights are an input of the model" if given else "its weights are computed")
         array, grid = found
         if grid is None or self.integer or self.is_ranged_at_run(node):
             return array, grid

@@ -34,8 +34,9 @@ _SPOKEN = {"teacher": "float model", "eval_data": "evaluation data", "config": "
 
 
 _SAMPLES = ": give samples, or --statistics STATS that 'onnxq calibrate' wrote"
+_WITHOUT = "--algorithm dynamic or weight_only, for tensorrt nvfp4:activations=false"
 _INSTEAD = {
-    ("quantize", "data"): f"{_SAMPLES}, or an algorithm that can do without: --algorithm dynamic or weight_only",
+    ("quantize", "data"): f"{_SAMPLES}, or an algorithm that can do without: {_WITHOUT}",
     ("sensitivity", "data"): _SAMPLES,
 }
 """What would do in place of a flag that is missing, by verb and key."""

@@ -18,7 +18,7 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.graph.recognition.masks import LEAST, MOVES, THROUGH, behind, softmax_nodes
 from onnxq.graph.values import constant_array
 
-__all__ = ["Reach", "Reaches", "lowest_number", "mask_value"]
+__all__ = ["Reach", "Reaches", "far_value", "lowest_number", "mask_value"]
 
 _ARITHMETIC = THROUGH - MOVES - {"Where"}
 """What computes a number from several, with a bound that follows from those of the others."""
@@ -28,6 +28,8 @@ _LOWEST = 50.0
 """Smallest magnitude of a mask value: e**-50 is nothing beside 1."""
 _FAR = 4.0
 """Their magnitude over that of all other values, at least."""
+_NOTHING = 1e-12
+"""Of them, where all others are 0: a mask by itself, which a grid holds."""
 _FINER = 3.5
 """Bits by which all that is masked of a row is together less than a step of a grid over one unit."""
 _LONG = 1024
@@ -195,6 +197,17 @@ def _row(node: ir.Node) -> int:
 def mask_value(stats: TensorStatistics) -> float | None:
     """The lowest value of a tensor if it stands for "masked": far below zero, and nothing between it and the others."""
     return stats.min if lowest_number(stats) > stats.min else None
+
+
+def far_value(stats: TensorStatistics) -> float | None:
+    """The value of a tensor farthest from zero if all others but a crowd around it are far smaller, and not all 0."""
+    far = stats.min if -stats.min > stats.max else stats.max
+    if not stats.count or abs(far) < LEAST:
+        return None
+    lower, upper, _ = stats.edges()
+    others = upper > far / _CROWD if far < 0 else lower < far / _CROWD
+    rest = float(max(np.abs(lower[others]).max(), np.abs(upper[others]).max())) if others.any() else 0.0
+    return far if _NOTHING * abs(far) < rest <= abs(far) / (_CROWD * _FAR) else None
 
 
 def lowest_number(stats: TensorStatistics) -> float:

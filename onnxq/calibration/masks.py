@@ -1,30 +1,33 @@
-"""Masks in front of a softmax that no grid holds beside the scores, seen in the data or not.
+"""Masks that no grid holds beside the scores, seen in the data or not: in front of a softmax, and elsewhere.
 
 Statistics leave out what is infinite or beyond 1e30. A mask may be milder (-1e4, -65504): values crowd together far
 from all others, and one grid for them and the scores loses these. Data without padding shows a mask as zeros, or not
-at all: quantized by that, it would mask nothing in use. Only tensors that a Softmax sees are looked at, since large
-numbers elsewhere are numbers.
+at all: quantized by that, it would mask nothing in use. Large numbers elsewhere are numbers, unless they come from a
+constant and all others are far smaller: the scores of a recognizer, with -1e4 behind the end of what was said.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
 import onnx_ir as ir
 
-from onnxq.calibration.mask_reach import Reach, Reaches, mask_value
+from onnxq.calibration.mask_reach import Reach, Reaches, far_value, mask_value
 from onnxq.calibration.statistics import SENTINEL, TensorStatistics
 from onnxq.console.terminal import plural
-from onnxq.graph.recognition.masks import before_softmax, behind, largest_mask, put_in_place
+from onnxq.graph.recognition.masks import THROUGH, before_softmax, behind, largest_mask, put_in_place
+from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import is_filled
 from onnxq.plan import Plan
 
 __all__ = ["Masks", "find_masks"]
 
 _HINT = "pad some calibration samples if padding is possible in use"
+_ALIKE = 2.0
+"""Quotient of what the data shows of a mask and the constant that it comes from, at most."""
 _WIDEST = 16
 """Bits of the finest grids, which reach farthest."""
 
@@ -119,8 +122,28 @@ def find_masks(model: ir.Model, statistics: Mapping[str, TensorStatistics]) -> M
         kind = beyond if mask is not None and abs(mask) > SENTINEL else unseen
         for other in touched:
             kind.setdefault(other.name or "", f"tensor {name!r} {what} on all of the data, {where}; {_HINT}")
+    mild |= _filled(model, statistics, inside)
     unseen = {name: why for name, why in unseen.items() if name not in beyond}
     return Masks(beyond, unseen, mild, cache(partial(Reaches, model, statistics)))
+
+
+def _filled(model: ir.Model, statistics: Mapping[str, TensorStatistics], known: Container[ir.Value]) -> dict[str, str]:
+    """The tensors with far values among their numbers that a constant has put there, with the reasons.
+
+    Args:
+        model: left unchanged.
+        statistics: of its tensors, by name.
+        known: what a softmax sees: it says how far a grid must reach.
+    """
+    found = {}
+    nodes = (node for node in all_nodes(model) if node.op_type in THROUGH and node.domain == "")
+    for value in (value for node in nodes for value in node.outputs if value not in known):
+        name, stats = value.name or "", statistics.get(value.name or "")
+        far = far_value(stats) if stats is not None else None
+        mask = largest_mask(value) if far is not None else None
+        if far is not None and mask is not None and 1 / _ALIKE <= far / mask <= _ALIKE:
+            found[name] = f"tensor {name!r} holds mask values ({far:g}) beside numbers far smaller: no grid has both"
+    return found
 
 
 def _hidden(value: ir.Value, stats: TensorStatistics | None) -> tuple[bool, float | None] | None:

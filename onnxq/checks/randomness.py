@@ -7,15 +7,16 @@ import onnx_ir as ir
 from onnxq.checks.findings import Finding
 from onnxq.console.terminal import counts, plural
 from onnxq.graph.batch_norm import is_in_training
+from onnxq.graph.recognition.dependence import nodes_behind
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 
-__all__ = ["check_random", "is_random", "two_draws"]
+__all__ = ["check_random", "drawn_outputs", "is_random", "two_draws"]
 
 _DRAWS = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-_FIGURES = "outputs are random, so figures of accuracy compare two draws"
+_FIGURES = "outputs are random, so figures of accuracy compare two draws, and are not judged"
 _EVAL = "Export the model after model.eval()."
 
 
@@ -50,7 +51,19 @@ def two_draws(model: ir.Model) -> tuple[str, ...]:
 
 def is_random(model: ir.Model) -> bool:
     """Whether a normalized model gives something else each time it runs."""
-    return any(_drops(node) or (node.domain == "" and node.op_type in _DRAWS) for node in all_nodes(model))
+    return any(map(_draws, all_nodes(model)))
+
+
+def drawn_outputs(model: ir.Model) -> frozenset[str]:
+    """The outputs of a normalized model that random numbers are in: how far two models are apart there says nothing."""
+    if not is_random(model):
+        return frozenset()
+    outputs = {str(value.name): value for value in model.graph.outputs}
+    return frozenset(name for name, value in outputs.items() if any(map(_draws, nodes_behind(value))))
+
+
+def _draws(node: ir.Node) -> bool:
+    return _drops(node) or (node.domain == "" and node.op_type in _DRAWS)
 
 
 def _drops(node: ir.Node) -> bool:

@@ -138,11 +138,16 @@ def number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4g}"
 
 
-def pace(speedup: float) -> str:
-    """Float's time over the result's, in words: ``1.87 times as fast as float``, ``1.64 times slower than float``."""
+def pace(speedup: float, other: str = "float") -> str:
+    """Float's time over the result's, in words: ``1.87 times as fast as float``, ``1.64 times slower than float``.
+
+    Args:
+        speedup: the quotient.
+        other: what ``float`` is called.
+    """
     if f"{max(speedup, 1 / speedup):.2f}" == "1.00":
-        return "as fast as float"
-    return f"{speedup:.2f} times as fast as float" if speedup > 1 else f"{1 / speedup:.2f} times slower than float"
+        return f"as fast as {other}"
+    return f"{speedup:.2f} times as fast as {other}" if speedup > 1 else f"{1 / speedup:.2f} times slower than {other}"
 
 
 def counts(ops: Iterable[str], most: int = 6) -> str:

@@ -37,6 +37,9 @@ class Judge:
         held: feeds to judge by, at least one.
         places: of these in the data.
 
+    Attributes:
+        rows: outputs whose rows a TopK picked, see :func:`onnxq.measuring.chosen_rows.chosen_rows`.
+
     Raises:
         ModelError: an output has another shape in the quantized model, for the first sample: two models may use the
             same names.
@@ -46,7 +49,7 @@ class Judge:
         self, given: Quantized, teacher: ir.Model, held: Sequence[Mapping[str, NDArray[Any]]], places: Sequence[int]
     ) -> None:
         session = Session(teacher, optimize=False)
-        self._places, self._rows = places, chosen_rows(teacher)
+        self._places, self.rows = places, chosen_rows(teacher)
         self._given, self._held, self._exact = given, held, [session.run(feeds) for feeds in held]
         self._require_same_shapes()
         self._before = self._sqnr(given)
@@ -94,4 +97,4 @@ class Judge:
     def _sqnr(self, quantized: Quantized) -> float:
         """Of the worst output, dB."""
         session = Session(quantized.rendered(), optimize=False)
-        return worst_sqnr(session.run, zip(self._held, self._exact, strict=True), self._rows)
+        return worst_sqnr(session.run, zip(self._held, self._exact, strict=True), self.rows)

@@ -77,18 +77,18 @@ def read_artifact(path: Path, target: Backend) -> tuple[str, Quantized]:
             hint=f"Give that Format of the backend {target.name} a 'read'",
         )
     others = [] if quantized.qparams else _readers_of(path, target)
-    if not quantized.qparams and (complaints or others or target.runtime is None):
+    nothing = not quantized.qparams and not quantizing(quantized.model)
+    if nothing and (complaints or others or target.runtime is None):
         complaints.append("as a model with quantizers in it: it has none")
         complaints += [f"a table lies beside it that {' and '.join(others)} would read"] if others else []
     elif _has_integers(load(path)) and not any(form.integers for form in target.formats.values()):
         complaints.append(f"it holds QuantizeLinear and DequantizeLinear, which {target.name} does not take")
     else:
         return "onnx", quantized
-    raise BackendError(
-        f"this is not an artifact of {target.name}: {'; '.join(complaints)}",
-        where=f"'{path}'",
-        hint=f"If it was made for another target than {target.name}, name that one: --backend {(*others, 'NAME')[0]}",
-    )
+    hint = f"If it was made for another target than {target.name}, name that one: --backend {(*others, 'NAME')[0]}"
+    hint += "; where nothing was quantized there is nothing to verify" if nothing and not others else ""
+    what = f"this is not an artifact of {target.name}: {'; '.join(complaints)}"
+    raise BackendError(what, where=f"'{path}'", hint=hint)
 
 
 def refuse_table(path: Path, model: ir.Model, do: str = "") -> None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.calibration.statistics import SENTINEL, KeptSample
+from onnxq.calibration.statistics import KeptSample
 from onnxq.measuring.joined import Partition, partitions
+from onnxq.measuring.mask_values import are_numbers
 
 __all__ = ["far_apart"]
 
@@ -44,7 +45,7 @@ def _is_far(part: Partition, arrays: Sequence[np.ndarray | None]) -> bool:
         if not split or any(not values.size for values in split.values()):
             return False
         for name, values in split.items():
-            usual = np.where(np.abs(values, dtype=np.float64) <= SENTINEL, values, 0.0)
+            usual = np.where(are_numbers(values), values, 0.0)
             sums[name] += float(np.square(usual, dtype=np.float64).sum())
             counts[name] += values.size
     whole = sum(sums.values()) / sum(counts.values())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
 
-__all__ = ["Rows", "chosen_rows", "matched", "rows_said"]
+__all__ = ["Order", "Rows", "chosen_rows", "matched", "order_of", "rows_said"]
 
 _FEWEST = 16
 """Rows; a TopK of fewer picks experts or classes, in an order that means something."""
@@ -83,9 +83,35 @@ def matched(reference: NDArray[Any], result: NDArray[Any], along: Rows | None) -
         result: of the quantized model.
         along: see :func:`chosen_rows`; None where there are no rows.
     """
+    order = order_of(reference, result, along)
+    if order is None:
+        return result
+    moved = np.moveaxis(result, order.axis, order.place)
+    taken = np.take_along_axis(moved.reshape(order.shape), order.nearest[:, :, None], axis=1).reshape(moved.shape)
+    return np.moveaxis(taken, order.place, order.axis)
+
+
+class Order(NamedTuple):
+    """Which row of a result stands for which of the reference.
+
+    Attributes:
+        axis: that rows lie along, counted from the last.
+        place: where that axis is to be moved.
+        shape: of the result then: batches, rows, numbers of a row.
+        nearest: for each row of the reference, by batch, the index of that of the result.
+    """
+
+    axis: int
+    place: int
+    shape: tuple[int, int, int]
+    nearest: NDArray[np.intp]
+
+
+def order_of(reference: NDArray[Any], result: NDArray[Any], along: Rows | None) -> Order | None:
+    """As :func:`matched`, but the rows alone; None where they stay as they are."""
     axis = along.axis(reference.shape) if along is not None else None
     if axis is None or reference.shape != result.shape or reference.dtype.kind != "f":
-        return result
+        return None
     rows = reference.shape[axis]
     batched = reference.ndim > 1 and reference.ndim + axis > 0
     batches = reference.shape[0] if batched else 1
@@ -95,14 +121,11 @@ def matched(reference: NDArray[Any], result: NDArray[Any], along: Rows | None) -
         or not 0 < width <= _WIDEST
         or not (np.isfinite(reference).all() and np.isfinite(result).all())
     ):
-        return result
+        return None
     place = 1 if batched else 0
-    moved = np.moveaxis(result, axis, place)
-    wanted, got = (_as_rows(array, axis, place, (batches, rows, width)) for array in (reference, result))
-    nearest = np.stack([_nearest(a, b) for a, b in zip(wanted, got, strict=True)])
-    source = moved.reshape(batches, rows, width)
-    taken = np.take_along_axis(source, nearest[:, :, None], axis=1).reshape(moved.shape)
-    return np.moveaxis(taken, place, axis)
+    shape = batches, rows, width
+    wanted, got = (_as_rows(array, axis, place, shape) for array in (reference, result))
+    return Order(axis, place, shape, np.stack([_nearest(a, b) for a, b in zip(wanted, got, strict=True)]))
 
 
 def rows_said(rows: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from onnxq.calibration.sizes import other_sized, typical
 from onnxq.calibration.statistics import KeptSample
+from onnxq.checks.randomness import drawn_outputs
 from onnxq.errors import ExecutionError, ModelError, VerificationError
 from onnxq.graph.files.load import ModelSource, load
 from onnxq.graph.files.onnx_checker import check
@@ -22,7 +23,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.chosen_rows import Rows, chosen_rows, matched
 from onnxq.measuring.joined import JoinedMeter, hidden, partitions
 from onnxq.measuring.metrics import ErrorMeter, Errors
-from onnxq.measuring.outputs import no_tensors
+from onnxq.measuring.outputs import marked, no_tensors
 from onnxq.measuring.overflow import Sample, overflows
 from onnxq.measuring.timing import Clock, clock_of, glance
 from onnxq.measuring.verification import OtherSize, Verification
@@ -192,6 +193,7 @@ def _compared(reference: ir.Model, session: Session, kept: Sequence[KeptSample],
             if name in joined:
                 joined[name].update(values, found, sample.place)
     outputs = {info.name: meters[info.name].result() for info in session.outputs if info.name in meters}
+    outputs = marked(outputs, drawn_outputs(reference))
     return _Compared(outputs, {name: meter.result() for name, meter in joined.items() if name in outputs}, first)
 
 

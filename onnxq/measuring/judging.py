@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from onnxq.calibration.roles import spread
-from onnxq.calibration.statistics import SENTINEL, KeptSample, Statistics
+from onnxq.calibration.statistics import KeptSample, Statistics
+from onnxq.measuring.mask_values import are_numbers, fill_of
 
 __all__ = ["judged", "lifts", "telling"]
 
@@ -32,7 +33,8 @@ def lifts(samples: Sequence[KeptSample], statistics: Statistics) -> dict[str, fl
     """
     found = {}
     for name in {name: None for s in samples for name, values in s.outputs.items() if values.dtype.kind == "f"}:
-        here, seen = _power(samples, name), statistics.tensors.get(name)
+        filled = any(fill_of(sample.outputs[name]) is not None for sample in samples if name in sample.outputs)
+        here, seen = _power(samples, name), None if filled else statistics.tensors.get(name)
         usual = seen.sum_squares / seen.count if seen is not None and seen.count else _power(statistics.kept, name)
         if here == 0:
             found[name] = math.inf
@@ -77,7 +79,7 @@ def _power(samples: Iterable[KeptSample], name: str) -> float:
     total, count = 0.0, 0
     for sample in samples:
         values = sample.outputs.get(name, np.zeros(0)).reshape(-1).astype(np.float64)
-        usual = values[np.isfinite(values) & (np.abs(values) <= SENTINEL)]
+        usual = values[are_numbers(values)]
         total += float(np.einsum("i,i->", usual, usual))
         count += usual.size
     return total / count if count else 0.0

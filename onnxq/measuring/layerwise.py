@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from onnxq.errors import OptionError, VerificationError
 from onnxq.graph.files.save import save
+from onnxq.integer_operators import quantizing
 from onnxq.measuring.metrics import ErrorMeter, jsonable
 from onnxq.measuring.side_by_side import in_shape_of
 from onnxq.ort.session import Session
@@ -24,6 +25,8 @@ from onnxq.runtimes.runtime import Runtime
 
 __all__ = ["LayerAgreement", "compare_layers", "require_layers"]
 
+_ROUNDING_FLOATS = frozenset({"FakeQuantize", "IntQuant", "NNIEQuantize", "Quant"})
+"""Quantizers that give floats: there are no integers to hand to the next layer."""
 _SAMPLES = 2
 """The integers of all tensors are held in memory, in files and in the runtime."""
 
@@ -114,6 +117,12 @@ def require_layers(model: ir.Model, *, data: bool) -> list[Cut]:
     if not data:
         raise OptionError("comparing layers needs data", hint="Give samples with --data")
     cuts = find_cuts(model)
+    if not cuts and (others := set(quantizing(model)) & _ROUNDING_FLOATS):
+        named = " and ".join(sorted(others))
+        what = (
+            f"layers are compared at the integers of QuantizeLinear, and this artifact has {named}, which gives floats"
+        )
+        raise OptionError(what, hint="Leave --layers out: the outputs are compared")
     if not cuts:
         raise OptionError(
             "the artifact has no quantizers between its layers to split it at: it is float, only its weights are "

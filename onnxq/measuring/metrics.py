@@ -16,24 +16,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from onnxq.calibration.histogram import SENTINEL
 from onnxq.measuring.decibels import sqnr_of
+from onnxq.measuring.mask_values import are_numbers, fill_of, is_filled
 from onnxq.measuring.moments import Moments, dot
 
-__all__ = [
-    "WRONG",
-    "ErrorMeter",
-    "Errors",
-    "cosine",
-    "jsonable",
-    "kept_signal",
-    "sqnr",
-]
+__all__ = ["WRONG", "ErrorMeter", "Errors", "cosine", "jsonable", "kept_signal", "sqnr"]
 
 _CHUNK = 1 << 15
+_COUNTS = ("samples", "elements", "skipped", "broken", "reshaped")
 _CONSTANT = 40.0
 """dB between the plain and the mean-removed SQNR, from which on a signal that varies so little counts as constant."""
 WRONG = 4.0
@@ -59,11 +54,12 @@ class Errors:
         max_error_sample: index of the sample that has it.
         peak: largest |r|.
         agreement: share of elements that are equal; the only measure of integer, boolean and string tensors.
-        skipped: elements whose reference is NaN, infinite or a mask sentinel (|r| > 1e30); left out.
+        skipped: elements whose reference is NaN, infinite or a mask (|r| > 1e30, or see ``mask_values``); left out.
         broken: elements that are NaN or infinite in the result only; they make the SQNR -inf.
         reshaped: samples whose result has another shape than the reference; no figure but ``score`` has them.
         score: what models are compared by: ``sqnr`` with the samples of another shape as noise, see the head of this
             module, dB. Of a float tensor never NaN: infinite where there is nothing to compare.
+        drawn: random numbers are in both: two draws were compared, and no figure judges a model.
     """
 
     samples: int = 0
@@ -83,6 +79,7 @@ class Errors:
     broken: int = 0
     reshaped: int = 0
     score: float = math.nan
+    drawn: bool = False
 
     @property
     def level(self) -> float:
@@ -149,11 +146,11 @@ class ErrorMeter:
             self._elements += reference.size
             return
         r_flat, g_flat = reference.reshape(-1), result.reshape(-1)
-        rr = ee = 0.0
+        rr, ee, fill = 0.0, 0.0, fill_of(r_flat)
         broken = compared = 0
         for start in range(0, r_flat.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
-            chunk_rr, chunk_ee, numbers, bad = self._take(r_flat[piece], g_flat[piece], sample)
+            chunk_rr, chunk_ee, numbers, bad = self._take(r_flat[piece], g_flat[piece], sample, fill)
             rr += chunk_rr
             ee += chunk_ee
             compared += numbers
@@ -165,8 +162,10 @@ class ErrorMeter:
         if compared or broken:
             self._by_sample.append((sample, bool(broken), rr, ee))
 
-    def _take(self, reference: np.ndarray, result: np.ndarray, sample: int) -> tuple[float, float, int, int]:
-        """Add a piece of a sample to what is summed up over all samples.
+    def _take(
+        self, reference: np.ndarray, result: np.ndarray, sample: int, fill: float | None
+    ) -> tuple[float, float, int, int]:
+        """Add a piece of a sample to what is summed up over all samples; ``fill`` stands for masked in it.
 
         Returns:
             What is summed up of this sample: power of the signal and of the noise, numbers compared, and numbers that
@@ -177,8 +176,9 @@ class ErrorMeter:
             e = r - g
         broken = 0
         peak, worst = float(np.abs(r).max()), float(np.abs(e).max())
-        if not (peak <= SENTINEL and math.isfinite(worst)):
+        if not (peak <= SENTINEL and math.isfinite(worst) and fill is None):
             use = np.isfinite(r) & (np.abs(r) <= SENTINEL)
+            use &= True if fill is None else ~is_filled(r, g, fill)
             bad = use & ~np.isfinite(g)
             broken = int(np.count_nonzero(bad))
             self._skipped += int(r.size - np.count_nonzero(use))
@@ -200,8 +200,7 @@ class ErrorMeter:
 
     def result(self) -> Errors:
         """The figures over all samples so far."""
-        names = ("samples", "elements", "skipped", "broken", "reshaped")
-        counts: dict[str, int] = {name: getattr(self, f"_{name}") for name in names}
+        counts: dict[str, Any] = {n: getattr(self, f"_{n}") for n in _COUNTS}
         score = self._score()
         if not self._elements:
             return Errors(**counts, score=score)
@@ -263,7 +262,7 @@ def _median(values: list[float]) -> float:
 def _power(values: np.ndarray) -> float:
     """Sum of the squares of what is a number and no mask."""
     flat = values.reshape(-1).astype(np.float64)
-    flat = flat[np.isfinite(flat) & (np.abs(flat) <= SENTINEL)]
+    flat = flat[are_numbers(flat)]
     return dot(flat, flat)
 
 

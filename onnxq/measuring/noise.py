@@ -12,6 +12,7 @@ from onnxq.calibration.statistics import SENTINEL, KeptSample
 from onnxq.errors import ExecutionError
 from onnxq.measuring.apart import far_apart
 from onnxq.measuring.joined import Partition
+from onnxq.measuring.mask_values import fill_of, is_filled
 from onnxq.measuring.metrics import WRONG
 from onnxq.measuring.simulation import simulation
 from onnxq.options import Options
@@ -90,7 +91,9 @@ def _compared(
 
 def _numbers(exact: NDArray[np.float64], found: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """What is a number and no mask in the first, and what the second has in its place: infinite where that is none."""
-    use = np.isfinite(exact) & (np.abs(exact) <= SENTINEL)
+    use, fill = np.isfinite(exact) & (np.abs(exact) <= SENTINEL), fill_of(exact)
+    if fill is not None:
+        use &= ~is_filled(exact, found, fill)
     if not use.all():
         exact, found = exact[use], found[use]
     return exact, found if np.isfinite(found).all() else np.where(np.isfinite(found), found, np.inf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from onnxq.measuring.chosen_rows import Rows, matched
 from onnxq.measuring.metrics import ErrorMeter, Errors
 
-__all__ = ["NONE", "errors_of", "no_tensors", "worst_output", "worst_sqnr"]
+__all__ = ["NONE", "errors_of", "marked", "no_tensors", "worst_output", "worst_sqnr"]
 
 
 NONE: Mapping[str, Rows] = MappingProxyType({})
@@ -21,10 +22,17 @@ NONE: Mapping[str, Rows] = MappingProxyType({})
 def worst_output(outputs: Mapping[str, Errors]) -> tuple[str, Errors] | None:
     """The output with the lowest SQNR and its errors; None where no float output has the reference's shape throughout.
 
+    Outputs that hold random numbers are left out.
     What has another shape in one sample has not the same rows in the same places in others: its figures say little.
     """
-    scored = [(name, errors) for name, errors in outputs.items() if not errors.reshaped and not math.isnan(errors.sqnr)]
+    whole = ((name, errors) for name, errors in outputs.items() if not errors.reshaped and not errors.drawn)
+    scored = [(name, errors) for name, errors in whole if not math.isnan(errors.sqnr)]
     return min(scored, key=lambda pair: pair[1].sqnr) if scored else None
+
+
+def marked(outputs: Mapping[str, Errors], drawn: Container[str]) -> dict[str, Errors]:
+    """The same, those that hold random numbers as such; ``drawn``: their names."""
+    return {name: replace(errors, drawn=True) if name in drawn else errors for name, errors in outputs.items()}
 
 
 def no_tensors(names: Iterable[str], compared: Container[str], other: str) -> list[str]:

@@ -23,7 +23,7 @@ from onnxq.qparams import QParams
 from onnxq.rewritten import HOME
 from onnxq.spec import USUAL_BITS, PerTensor
 
-__all__ = ["few_bits", "hints", "low", "ways_out"]
+__all__ = ["coarser_weights", "few_bits", "hints", "low", "ways_out"]
 
 _LEARNERS = ("gptq", "adaround", "adaquant", "reconstruct")
 """Algorithms that learn from data which way a weight is rounded."""
@@ -97,7 +97,8 @@ def low(
     sampled = math.isfinite(errors.worst) and errors.worst < _LOW_SAMPLE and target.at_home
     sampled &= not _PRODUCTS.isdisjoint(plan.quantized.values()) and (options.weight_bits or 8) >= 8
     ways = []
-    if poor and not target.at_home and 16 in target.act_bits and (options.act_bits or target.activation.bits) == 8:
+    eight = (options.act_bits or target.activation.bits) == USUAL_BITS
+    if poor and not target.at_home and 16 in target.act_bits and eight and not coarser_weights(plan):
         ways.append(f"{WIDE_ACTIVATIONS} gives activations finer steps")
     if poor and _one_scale(plan, target, options):
         ways.append("--per-channel gives each output channel of a weight a scale of its own")
@@ -121,6 +122,12 @@ def ways_out(texts: Iterable[str], output: str, sqnr: float) -> dict[str, str]:
     """
     has = _HAS.format(output, decibels(sqnr))
     return {text: text.removeprefix(has) for text in texts if text.startswith(has)}
+
+
+def coarser_weights(plan: Plan) -> bool:
+    """Whether some weight has fewer bits than activations have: finer steps of these then change next to nothing."""
+    bits = {role: [site.spec.bits for site in plan.sites if site.role == role] for role in ("weight", "activation")}
+    return min(bits["weight"], default=USUAL_BITS) < min(bits["activation"], default=0)
 
 
 def _one_scale(plan: Plan, target: Backend, options: Options) -> bool:

@@ -13,6 +13,7 @@ from onnxq.graph.shapes import shapes_of_one, sizes_at
 from onnxq.graph.traverse import all_nodes
 from onnxq.measuring.comparison import TensorErrors
 from onnxq.notes.commands import COMPARE, WIDE_ACTIVATIONS
+from onnxq.notes.hints import coarser_weights
 from onnxq.options import Options, Override
 from onnxq.plan import Edge, Plan
 from onnxq.planning.planner import make_plan
@@ -117,10 +118,12 @@ def remedies(result: Quantized, options: Options, name: str, tensor: str = "") -
 def more_bits(result: Quantized, options: Options) -> list[str]:
     """The flag that gives all activations 16 bits, where the target has them, they are fewer, and no hint says so.
 
-    Where no activation is quantized, or all that may have as many do, it would change nothing for the better.
+    Where no activation is quantized, or all that may have as many do, or weights have fewer than these, it would change
+    next to nothing for the better.
     """
     target = result.backend
     wide = 16 in target.act_bits and target.bits(options)[1] < 16 and _narrower(result)
+    wide &= not coarser_weights(result.plan)
     return [WIDE_ACTIVATIONS] if wide and not any(WIDE_ACTIVATIONS in hint for hint in result.hints) else []
 
 

@@ -4,11 +4,14 @@ It runs in plain onnxruntime with no custom-op library, from opset 18 on::
 
     DynamicFakeQuantize(x, axes)             x float32 of any shape, axes int64: those that have one range together
         low, high = min(min(x over axes), 0), max(max(x over axes), 0)
-        scale = (high - low) / 255, 1 where both are 0;    zero = clip(round_half_even(-128 - low / scale), -128, 127)
-        = (clip(round_half_even(x / scale) + zero, -128, 127) - zero) * scale
+        rate = 255 / (high - low), 1 where both are 0
+        end = -128 - low * rate where (-128 + low * rate) + (127 + high * rate) > 0, else 127 - high * rate
+        zero = clip(round_half_even(end), -128, 127)
+        = (clip(round_half_even(x * rate) + zero, -128, 127) - zero) * (1 / rate)
 
 These are the numbers of XNNPACK's dynamically quantized operands ("qd8", ``xnn_f32_qd8_asymmetric_quantization_params``
-in its source), but for the rounding of float32.
+in its source), in the order in which it rounds to float32: of a range as far below 0 as above it the zero point lies
+half-way between two integers, and rows of an int8 table have such ranges.
 """
 
 from __future__ import annotations
@@ -39,18 +42,26 @@ _FUNCTION = f"""
     highest = ReduceMax (x, axes)
     high = Max (highest, none)
     width = Sub (high, low)
-    step = Div (width, steps)
-    is_flat = Equal (step, none)
-    scale = Where (is_flat, one, step)
-    low_steps = Div (low, scale)
-    begin = Sub (least, low_steps)
-    near = Round (begin)
+    in_width = Div (steps, width)
+    is_flat = Equal (width, none)
+    rate = Where (is_flat, one, in_width)
+    low_steps = Mul (low, rate)
+    high_steps = Mul (high, rate)
+    low_error = Add (least, low_steps)
+    high_error = Add (most, high_steps)
+    error = Add (low_error, high_error)
+    is_above = Greater (error, none)
+    from_low = Sub (least, low_steps)
+    from_high = Sub (most, high_steps)
+    end = Where (is_above, from_low, from_high)
+    near = Round (end)
     zero = Clip (near, least, most)
-    ratio = Div (x, scale)
+    ratio = Mul (x, rate)
     rounded = Round (ratio)
     shifted = Add (rounded, zero)
     code = Clip (shifted, least, most)
     centred = Sub (code, zero)
+    scale = Div (one, rate)
     y = Mul (centred, scale)
 }}
 """

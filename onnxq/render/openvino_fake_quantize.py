@@ -34,11 +34,11 @@ from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant
-from onnxq.qparams import QParams, fake_quantize
+from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.render import fake_quantize as function
 from onnxq.render.formats import write_rendered
-from onnxq.render.reading.parameters import constant_parameters
+from onnxq.render.on_its_grid import stored_on_grid
 from onnxq.render.reading.read import read as read_quantizers
 from onnxq.render.repeats import without_repeats
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
@@ -125,10 +125,7 @@ def _to_openvino(node: ir.Node, namer: Namer) -> None:
     assert isinstance(graph, ir.Graph) and value is not None and scale is not None and zero is not None
     low, high = node.attributes.get_int("quant_min", 0), node.attributes.get_int("quant_max", 0)
     if is_constant(value):
-        numbers = constant_array(value)
-        assert numbers is not None
-        rounded = fake_quantize(numbers, constant_parameters(node))
-        value = _initializer(value, namer.fresh(f"{value.name}_rounded"), rounded)
+        value = stored_on_grid(node, namer)
         low, high = (min(low, -127), max(high, 127)) if not zero.any() and low < 0 else (low, high)
     name = value.name or "x"
     ends = [

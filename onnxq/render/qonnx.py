@@ -34,15 +34,14 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import constant_array, is_constant, replace_nodes, set_constant
-from onnxq.qparams import fake_quantize
+from onnxq.graph.values import is_constant, replace_nodes, set_constant
 from onnxq.quantized import Quantized
 from onnxq.render.limits import bounds
-from onnxq.render.reading.parameters import constant_parameters
+from onnxq.render.on_its_grid import stored_on_grid
 from onnxq.render.repeats import without_repeats
 from onnxq.render.wiring import describe, numbers
 
-__all__ = ["QONNX", "write_quant_nodes"]
+__all__ = ["QONNX", "clips_left", "write_quant_nodes"]
 
 _VERSION = 1
 _NAMED = 3
@@ -59,6 +58,16 @@ def write_quant_nodes(model: ir.Model, path: Path) -> list[Path]:
     Raises:
         OutputError: it cannot be written; nothing half-written is left.
     """
+    return save(_in_quant_nodes(model), path)
+
+
+def clips_left(quantized: Quantized) -> list[str]:
+    """Names of the nodes that stay Clip in a result that is written in QONNX, since no quantizer ends before them."""
+    nodes = all_nodes(_in_quant_nodes(_simulate(quantized)))
+    return [node.name or "" for node in nodes if (node.domain, node.op_type) == ("", "Clip")]
+
+
+def _in_quant_nodes(model: ir.Model) -> ir.Model:
     model = model.clone()
     namer = Namer(model)
     for node in [n for n in all_nodes(model) if (n.domain, n.op_type) == (OWN, FAKE_QUANTIZE)]:
@@ -73,7 +82,7 @@ def write_quant_nodes(model: ir.Model, path: Path) -> list[Path]:
     for graph in all_graphs(model):
         remove_unread(graph)
     forget_shapes(model)
-    return save(model, path)
+    return model
 
 
 def _simulate(quantized: Quantized) -> ir.Model:
@@ -109,9 +118,9 @@ def _to_quant(node: ir.Node, namer: Namer) -> None:
     zero = numbers(node.inputs[2])
     low, high = (node.attributes.get_int(name, 0) for name in ("quant_min", "quant_max"))
     name = node.outputs[0].name or "quant"
-    weight = constant_array(data)
-    if weight is not None:
-        data = set_constant(graph, namer, f"{data.name}_rounded", fake_quantize(weight, constant_parameters(node)))
+    stored = is_constant(data)
+    if stored:
+        data = stored_on_grid(node, namer)
     low, high, zero = _from_zero(low, high, zero)
     bits = high.bit_length() + (low < 0)
     attributes: dict[str, int | str] = {"rounding_mode": "ROUND", "signed": int(low < 0)}
@@ -119,7 +128,7 @@ def _to_quant(node: ir.Node, namer: Namer) -> None:
     width = set_constant(graph, namer, f"{name}_bitwidth", np.float32(bits).reshape(()))
     zeropt = set_constant(graph, namer, f"{name}_zeropt", zero.astype(np.float32))
     operands = [data, node.inputs[1], zeropt, width]
-    readers = list(node.outputs[0].uses()) if weight is not None else []
+    readers = list(node.outputs[0].uses()) if stored else []
     replace_nodes([node], made := ir.node("Quant", operands, attributes, domain=DOMAIN, name=node.name))
     for reader, position in readers[1:]:  # FINN refuses a weight that several read
         again = ir.node("Quant", operands, attributes, domain=DOMAIN, name=namer.node(name))

@@ -11,7 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from onnxq.errors import OptionError
+from onnxq.measuring.chosen_rows import Rows
+from onnxq.measuring.outputs import NONE
 from onnxq.torch.executor import Executor
+from onnxq.torch.in_order import in_order
 from onnxq.torch.student import Student
 from onnxq.torch.training import Annealed, may_be_joined
 from onnxq.torch.vary import vary
@@ -59,6 +62,7 @@ def distill(
     settings: Settings,
     *,
     loss: Loss | None = None,
+    rows: Mapping[str, Rows] = NONE,
     start: int = 0,
     advance: Callable[[int], None] = lambda step: None,
     spent: Callable[[], float] = lambda: 0.0,
@@ -76,6 +80,8 @@ def distill(
         held: samples to judge by.
         settings: how.
         loss: of the outputs, in place of the distance.
+        rows: outputs whose rows a TopK picked: each row is compared with the nearest one, see
+            :func:`onnxq.measuring.chosen_rows.chosen_rows`.
         start: steps that were done before, the learning rates' schedule goes on from there.
         advance: told of each step.
         spent: share of the time that has passed; the learning rates follow what is further, steps or time, and training
@@ -85,7 +91,7 @@ def distill(
     Returns:
         Relative error on the samples held back before and after, and the number of steps done.
     """
-    trainer = _Trainer(student, teacher, fitting, held, settings, loss)
+    trainer = _Trainer(student, teacher, fitting, held, settings, loss, rows)
     before = best = trainer.error()
     best_state = trainer.annealed.state()
     share = start / settings.steps
@@ -119,8 +125,9 @@ class _Trainer:
         held: Sequence[Feeds],
         settings: Settings,
         loss: Loss | None,
+        rows: Mapping[str, Rows] = NONE,
     ) -> None:
-        self.student, self.teacher, self.settings, self.loss = student, teacher, settings, loss
+        self.student, self.teacher, self.settings, self.loss, self.rows = student, teacher, settings, loss, rows
         self.fitting = [_tensors(sample, student.device) for sample in fitting]
         self.generator = torch.Generator().manual_seed(settings.seed)
         rates = {"weights": settings.lr, "scales": settings.scale_lr, "biases": settings.bias_lr}
@@ -160,7 +167,8 @@ class _Trainer:
                     continue
                 for name, exact in want.items():
                     if exact.is_floating_point():
-                        noise[name] = noise.get(name, 0.0) + float((got[name] - exact).double().square().sum())
+                        found = in_order(got[name], exact, self.rows.get(name))
+                        noise[name] = noise.get(name, 0.0) + float((found - exact).double().square().sum())
                         signal[name] = signal.get(name, 0.0) + float(exact.double().square().sum())
         if self.loss is not None:
             return custom / max(len(self.held), 1)
@@ -180,7 +188,7 @@ class _Trainer:
         else:
             for name, exact in self._outputs(want).items():
                 if exact.is_floating_point():
-                    total = total + _distance(got[name], exact)
+                    total = total + _distance(in_order(got[name], exact, self.rows.get(name)), exact)
         for name in inner:
             total = total + self.settings.features / len(inner) * _distance(got[name], want[name])
         return total

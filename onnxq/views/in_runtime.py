@@ -25,7 +25,9 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
     kind = "quantizers in the graph" if found.format == "onnx" else f"format {found.format}, read back"
     held = f"{kind}: {plural(found.tensors, 'tensor')} with a scale"
     if found.format == "onnx" and not found.tensors:
-        held = f"no {kind} (weights in blocks and ranges taken at run time are not among them)"
+        held = f"no {kind}"
+    if found.in_both:
+        held += f"; weights in blocks and ranges taken at run time: {found.in_both}"
     rows = [("artifact", held)]
     if found.integer or found.floating:  # not every runtime tells
         rows.append(("integer", f"{plural(len(found.integer), 'operator')}{_kinds(found.integer)}"))
@@ -39,7 +41,8 @@ def agreement(screen: Screen, found: Agreement, faults: Sequence[str], *, verbos
         rows += labelled("against float", _lost(found))
     rows.append(("compared", found.compared))
     if found.speedup is not None:
-        rows.append(("speed", f"{pace(found.speedup)}, one thread of this machine{found.timed and '; '}{found.timed}"))
+        speed = pace(found.speedup, "the float model inside")
+        rows.append(("speed", f"{speed}, one thread of this machine{found.timed and '; '}{found.timed}"))
     rows += labelled("layers", _layers(found.layers, verbose))
     rows += labelled("layers", [f"not compared: {found.layers_missing}"] if found.layers_missing else [])
     rows += labelled("remark", found.remarks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from onnxq.algorithms.common.parameter_help import parameter_help
 from onnxq.backend import Backend
 from onnxq.console.terminal import Screen, bytes_text, decibels, number
 from onnxq.quantized import Quantized
-from onnxq.render.reading.quantized_tensor import QuantizedTensor
+from onnxq.render.reading.quantized_tensor import QuantizedTensor, kinds_said
 from onnxq.show import ModelView, StatisticsView
 from onnxq.spec import QuantSpec, Scheme
 from onnxq.views.parts import (
@@ -75,12 +74,7 @@ def _model(screen: Screen, view: ModelView, everything: bool) -> None:
     if not view.quantized:
         screen.pairs([*rows, ("quantized", "nothing")])
         return
-    by_role = Counter((q.role, q.dtype) for q in view.quantized)
-    text = ", ".join(
-        f"{count} {dtype} {role if count == 1 else 'biases' if role == 'bias' else role + 's'}"
-        for (role, dtype), count in by_role.items()
-    )
-    screen.pairs([*rows, ("quantized", text)])
+    screen.pairs([*rows, ("quantized", kinds_said(view.quantized))])
     screen.line()
     listed = view.quantized if everything else view.quantized[:ROWS]
     head = ("tensor", "role", "type", "scale", "zero point", "read by")

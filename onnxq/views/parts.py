@@ -127,6 +127,8 @@ def accuracy_text(errors: Errors) -> str:
         others = replace(errors, reshaped=0)
         rest = f"; of the others {accuracy_text(others)}" if errors.elements else ""
         return f"another shape in {errors.reshaped} of {plural(errors.samples, 'sample')}{rest}"
+    if errors.drawn:
+        return f"random, not judged: {accuracy_text(replace(errors, drawn=False))}"
     if is_counted(errors):
         return f"{errors.agreement:.2%} of {errors.elements:,} values equal"
     if errors.sqnr == math.inf:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from onnxq.weight_only.grid import Coded, block_size, choose
 from onnxq.weight_only.lanes import to_grid
+from onnxq.wide_products import wide_product
 
 __all__ = ["COLUMNS", "column_groups", "damping", "factor", "round_columns"]
 
@@ -30,6 +31,8 @@ _MOST_SHRINKAGE = 0.99
 _LAZY = 128
 """Columns after which the rest of the matrix is updated in one product."""
 _SMALL = 64
+_FAR = 100
+"""Powers of two around 1 beyond which second moments are too large or small for a factor of float32."""
 _ROWS = 1 << 21
 """Numbers of a matrix worked on at a time."""
 
@@ -44,6 +47,8 @@ def column_groups(inputs: int, block: int) -> Iterator[slice]:
 def factor(data: Iterable[Floats], columns: slice) -> Floats | None:
     """The upper triangular U with ``U^T U = (X^T X + damping)^-1``.
 
+    Of very large or very small data it is that times a power of two: only ratios of its numbers count.
+
     Args:
         data: pieces of X, (rows, inputs).
         columns: of the inputs.
@@ -56,12 +61,16 @@ def factor(data: Iterable[Floats], columns: slice) -> Floats | None:
     hessian, rows = np.zeros((count, count)), 0
     for piece in data:
         part = np.ascontiguousarray(piece[:, columns][:, ::-1])  # last input first, see below
-        hessian += part.T @ part
+        hessian += wide_product(part.T, part)
         rows += len(part)
     diagonal = hessian.diagonal().copy()
     mean = float(diagonal.mean())
     if not np.isfinite(mean) or mean <= 0:
         return None
+    power = int(np.frexp(mean)[1]) // 2 * 2
+    if abs(power) > _FAR:  # of two, even: the factor's own numbers are to fit float32
+        np.ldexp(hessian, -power, out=hessian)
+        mean, diagonal = float(np.ldexp(mean, -power)), np.ldexp(diagonal, -power)
     added = damping(hessian, rows) * mean
     diagonal[diagonal <= 0] = mean
     hessian[np.diag_indices(count)] = diagonal + added

@@ -56,7 +56,7 @@ def _fit(blocks: Floats, spec: QuantSpec, *, either_sign: bool) -> tuple[Floats,
         target = blocks - _shrink(blocks - ints * scale[..., None], beta, scale)
         energy = np.einsum("osb,osb->os", ints, ints)
         fitted = np.einsum("osb,osb->os", target, ints) / np.maximum(energy, _TINY)
-        scale = np.where((energy > 0) & (fitted * scale > 0), fitted, scale).astype(np.float32)
+        scale = np.where((energy > 0) & (np.sign(fitted) * np.sign(scale) > 0), fitted, scale).astype(np.float32)
         if not spec.symmetric:
             shift = (ints - target / scale[..., None]).mean(axis=2)
             offset = np.clip(offset + shift, spec.qmin, spec.qmax).astype(np.float32)

@@ -17,6 +17,7 @@ from onnxq.weight_only.float_blocks import unit_of
 from onnxq.weight_only.grid import Coded, block_size, chunks, decode, empty, nearest
 from onnxq.weight_only.hqq import hqq
 from onnxq.weight_only.recipe import TABLE_BITS, Recipe
+from onnxq.wide_products import wide_product
 
 __all__ = ["Learner", "Rows"]
 
@@ -138,7 +139,7 @@ class Learner:
                 f"nearest in power ({math.sqrt(mean):.2f} in amplitude){undone}"
             )
         if self.blind:
-            said.append(f"{name}: {self.blind} matrices rounded to nearest, since no data reaches them")
+            said.append(f"{name}: {self.blind} matrices rounded to nearest, since no data reaches them, or zeros alone")
         return said
 
 
@@ -148,6 +149,6 @@ def _error(weight: Floats, coded: Coded, x: Floats) -> float:
     for part in chunks(*weight.shape):
         difference = decode(coded, part)
         difference -= weight[part]
-        out = x @ difference.T
+        out = wide_product(x, difference.T)
         total += float(np.einsum("ro,ro->", out, out, dtype=np.float64))
     return total

@@ -186,3 +186,19 @@ def test_weights_of_a_model_with_fixed_ranges_are_kept(tmp_path: Path) -> None:
     made = onnxq.deploy(given.rendered(), backend=NAME, output=tmp_path / "q.onnx")
     assert made.qparams["w"].scale.tolist() == given.qparams["w"].scale.tolist()
     assert [*made.plan.quantized.values()] == ["Gemm"]
+
+
+def test_rows_of_an_int8_table_are_rounded_as_the_kernel_rounds_them(tmp_path: Path) -> None:
+    """Some reach as far below 0 as above it: their zero point lies half-way between two integers."""
+    model = build(
+        "(int64[N, 8] ids) => (float[N, 8, 32] y) { e = Gather (t, ids) \n y = MatMul (e, w) }",
+        opset=18,
+        t=normal(200, 64, scale=1.0),
+        w=normal(64, 32, seed=1, scale=0.2),
+    )
+    feeds = [{"ids": np.random.default_rng(k).integers(0, 200, (1, 8))} for k in range(24)]
+    made = onnxq.quantize(model, feeds, backend="litert_dynamic", output=tmp_path / "q.onnx")
+    table = made.plan.stored
+    assert list(table.values()) == ["Gather"]
+    seen = onnxq.verify(tmp_path / "q.onnx", feeds, backend="litert_dynamic", samples=24)
+    assert seen.outputs["y"].worst > 120

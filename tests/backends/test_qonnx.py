@@ -12,7 +12,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.errors import OptionError
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, feeds_for, images, normal
 from tests.targets import GRAPHS
 
 
@@ -140,6 +140,21 @@ def test_what_is_read_is_written_as_it_was(backend: str, tmp_path: Path) -> None
     assert ops[0].count("Quant") == ops[1].count("Quant") > 5 and "FakeQuantize" not in ops[1]
 
 
+def test_names_do_not_grow_from_one_deployment_to_the_next(tmp_path: Path) -> None:
+    """A weight that alone is rounded keeps its name, also one that two layers share."""
+    shared = """(float[1, 3, 8, 8] x, float[1, 3, 8, 8] z) => (float[1, 4, 8, 8] y) {
+        a = Conv (x, w)
+        b = Conv (z, w)
+        y = Add (a, b)
+    }"""
+    model = build(shared, w=normal(4, 3, 1, 1))
+    onnxq.quantize(model, feeds_for(model), backend="qonnx", output=tmp_path / "0.onnx")
+    for step in range(2):
+        onnxq.deploy(tmp_path / f"{step}.onnx", backend="qonnx", output=tmp_path / f"{step + 1}.onnx")
+    names = [{t.name for t in onnx.load(tmp_path / f"{step}.onnx").graph.initializer} for step in range(3)]
+    assert names[0] == names[1] == names[2] and "w" in names[0]
+
+
 def test_check_names_what_hls4ml_does_not_read() -> None:
     said = {finding.what for finding in onnxq.check(GRAPHS["upsampling"](), backend="hls4ml")}
     assert any("no ConvTranspose" in what for what in said) and any("no HardSwish" in what for what in said)
@@ -156,3 +171,20 @@ def test_a_clip_counts_as_a_relu() -> None:
     )
     (told,) = (finding for finding in onnxq.check(model, backend="hls4ml") if "Clip" in finding.what)
     assert "as a Relu where the quantizer" in told.what
+
+
+@pytest.mark.parametrize(("high", "refused"), [(6.0, True), (100.0, False)])
+def test_a_clip_is_warned_of_where_it_becomes_no_relu(high: float, refused: bool, tmp_path: Path) -> None:
+    model = build(
+        "(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Conv (x, w) r = Clip (a, low, high) y = Conv (r, v) }",
+        w=normal(4, 3, 1, 1, scale=4.0),
+        v=normal(4, 4, 1, 1, seed=1),
+        low=f32(0),
+        high=f32(high),
+    )
+    made = onnxq.quantize(model, feeds_for(model), backend="hls4ml", output=tmp_path / "q.onnx")
+    assert made.verification is not None
+    onnxq.deploy(tmp_path / "q.onnx", backend="hls4ml", output=tmp_path / "d.onnx")
+    warned = [text for text in made.verification.warnings if "hls4ml does not read" in text]
+    ops = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert bool(warned) == refused == ("Clip" in ops) != ("Relu" in ops)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 
 import onnxq
+from onnxq import Options
 from onnxq.checks.randomness import is_random
 from onnxq.graph.files.load import load
 from onnxq.prepare import Prepared
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, feeds_for, images, normal
 
-TWICE = "outputs are random, so figures of accuracy compare two draws"
+TWICE = "outputs are random, so figures of accuracy compare two draws, and are not judged"
 
 
 def net(between: str) -> onnx.ModelProto:
@@ -111,6 +114,26 @@ def test_what_the_caller_decides_is_no_news() -> None:
 def test_a_poor_result_of_random_outputs_is_not_blamed_on_rewriting() -> None:
     made = onnxq.quantize(net(DROPOUT), images(2, 16))
     assert made.verification is not None
-    assert made.verification.worst is not None
-    assert made.verification.worst[1].sqnr < 12.0
+    assert made.verification.worst is None and made.verification.outputs["y"].sqnr < 12.0
     assert not any("what was rewritten" in w for w in made.verification.warnings)
+
+
+@pytest.mark.parametrize("simulation", [False, True])
+def test_an_output_that_is_drawn_is_not_judged_and_others_are(simulation: bool, tmp_path: Path) -> None:
+    model = build(
+        """(float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] z) {
+            z = Conv (x, w)
+            n = RandomNormalLike <scale = 9.0> (z)
+            y = Add (z, n)
+        }""",
+        w=normal(4, 3, 3, 3),
+    )
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("pads", [1, 1, 1, 1]))
+    made = onnxq.quantize(model, feeds_for(model), output=tmp_path / "q.onnx", options=Options(placement="all"))
+    assert made.verification is not None and made.verification.worst is not None
+    assert made.verification.outputs["y"].drawn and not made.verification.outputs["z"].drawn
+    assert made.verification.worst[0] == "z" and made.verification.outputs["y"].sqnr < 10
+    found = onnxq.verify(tmp_path / "q.onnx", feeds_for(model), simulation=simulation)
+    assert found.ok and found.outputs["y"].sqnr < 10
+    assert any("'z'" in fault for fault in found.faults(min_sqnr=300)) or found.outputs["z"].sqnr > 300
+    assert not any("'y'" in fault for fault in found.faults(min_sqnr=300))

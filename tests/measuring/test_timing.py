@@ -99,3 +99,11 @@ def test_what_other_processes_take_does_not_count_on_the_cpu() -> None:
         start = clock()
         time.sleep(0.05)
         assert (clock() - start > 0.04) == counts
+
+
+@pytest.mark.parametrize("slow", [1e-5, 1e-4])
+def test_a_clock_that_loses_time_now_and_then_makes_no_model_fast(slow: float) -> None:
+    now = [0.0]
+    base = Fake(now, lambda run: slow)
+    fast = Fake(now, lambda run: slow / 2 * (0.3 if run % 50 == 40 else 1))
+    assert glance(cast(Session, base), cast(Session, fast), {}, lambda: now[0]) == pytest.approx((slow, slow / 2))

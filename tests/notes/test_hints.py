@@ -206,3 +206,13 @@ def test_a_poor_result_says_what_may_give_more() -> None:
     assert "--act-bits" not in home.hints[-1], "onnxruntime has no kernels of 16 bits"
     other = onnxq.quantize(model, data, backend="onnx_qnn", options=Options(effort="fast"))
     assert smoothing in other.hints[-1] and "dynamic" not in other.hints[-1], "it writes models for onnxruntime alone"
+
+
+def test_finer_activations_are_no_way_out_of_coarse_weights() -> None:
+    model, data = _loud()
+    for weights, told in ((8, True), (3, False)):
+        options = Options(weight_bits=weights, act_bits=8, effort="fast")
+        made = onnxq.quantize(model, data, backend="qonnx", options=options)
+        assert made.verification is not None and made.verification.worst is not None
+        assert made.verification.worst[1].sqnr < 20
+        assert any("--act-bits 16" in hint for hint in made.hints) == told

@@ -12,6 +12,7 @@ import onnxq
 from onnxq import Options
 from onnxq.cli import main
 from onnxq.locations import find_artifact
+from onnxq.show import ModelView
 from tests.models import build, normal
 from tests.nvfp4.reference import feeds_of, mlp
 from tests.weight_only.layers import save
@@ -52,3 +53,34 @@ def test_check_says_what_tensorrt_lacks() -> None:
     assert any("NonZero" in finding.what and finding.level == "warning" for finding in found.values())
     (refused,) = [f for f in onnxq.check(model, options=options) if f.level == "error"]
     assert "for tensorrt alone" in refused.what
+
+
+def test_show_lists_weights_and_activations_and_no_scales(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*given, "--algorithm", "nvfp4", "--backend", "tensorrt", "-q"]) == 0
+    path = str(find_artifact(given[-1], "tensorrt"))
+    view = onnxq.show(path)
+    assert isinstance(view, ModelView)
+    roles = [(each.role, each.dtype) for each in view.quantized]
+    products = view.ops["MatMul"] + view.ops.get("Gemm", 0)
+    assert roles.count(("weight", "float4e2m1")) == products == len(roles) - roles.count(("activation", "float4e2m1"))
+    assert all("DequantizeLinear" not in each.readers and each.readers for each in view.quantized)
+    stored = {tensor.name: tensor for tensor in onnx.load(path).graph.initializer}
+    for each in view.quantized:
+        if each.role == "weight":
+            codes, unit = (stored[each.tensor.replace("_quantized", word)] for word in ("_scale", "_unit"))
+            scales = onnx.numpy_helper.to_array(codes).astype(np.float32) * onnx.numpy_helper.to_array(unit)
+            assert each.scale == pytest.approx((scales.min(), scales.max())) and each.scales == scales.size
+
+
+def test_verify_says_that_a_simulation_has_nothing_to_be_compared_with(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The float model inside rounds to 4 bits as well."""
+    assert main([*given, "--algorithm", "nvfp4", "--backend", "tensorrt", "-q"]) == 0
+    path = str(find_artifact(given[-1], "tensorrt"))
+    capsys.readouterr()
+    assert main(["verify", path, "--backend", "tensorrt", "--simulation", "--data", given[3]]) == 0
+    said = capsys.readouterr().out
+    assert "weights in blocks and ranges taken at run time: " in said and "float4e2m1 activation" in said
+    assert "compared  nothing: all that is quantized here" in said and f"onnxq compare FLOAT.onnx {path}" in said
+    assert "exact" not in said and "tensors with a scale" not in said

@@ -76,10 +76,11 @@ def test_quant_by_its_formula_is_what_is_rendered(graph: str, weights: int, acti
     written = onnx.load(tmp_path / "q.onnx")
     imports = {o.domain: o.version for o in written.opset_import}
     assert imports[DOMAIN] == 1 and "onnxq" not in imports and not written.functions
+    stored = {tensor.name for tensor in written.graph.initializer}
     for name, quant in quants(written).items():
         assert quant["rounding_mode"] == b"ROUND" and not quant["zero"].any() and quant["shape"] == ()
-        assert quant["bits"] == (weights if name.endswith("_rounded") else activations)
-        assert quant["narrow"] == int(name.endswith("_rounded")) and quant["signed"] >= quant["narrow"]
+        assert quant["bits"] == (weights if name in stored else activations)
+        assert quant["narrow"] == int(name in stored) and quant["signed"] >= quant["narrow"]
     feeds = feeds_for(model, samples=3)
     want = infer(ir.to_proto(q.rendered()), feeds, optimize=False)
     for name, arrays in by_formula(written, feeds).items():
@@ -115,7 +116,7 @@ def test_weights_lie_on_their_grids_and_each_reader_has_a_quant_of_its_own(tmp_p
             codes = arrays[name] / quant["scale"]
             np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
             assert np.abs(codes).max() < 127.5
-    twice = [node for node in written.graph.node if node.input[0] == "shared_rounded"]
+    twice = [node for node in written.graph.node if node.input[0] == "shared"]
     readers = [sum(twin.output[0] in node.input for node in written.graph.node) for twin in twice]
     assert readers == [1, 1]
 

@@ -45,6 +45,14 @@ def test_factor_of_useless_data() -> None:
     assert upper is not None and np.isfinite(upper).all()  # inputs that are always zero
 
 
+@pytest.mark.parametrize("power", [-100, 100])
+def test_data_that_float32_cannot_square_is_learned_from_all_the_same(power: int) -> None:
+    weight, x = normal(6, 300, scale=1.0), _correlated(700, 300)
+    usual, scaled = _gptq(weight, x, Recipe(4, 16)), _gptq(weight, np.ldexp(x, power), Recipe(4, 16))
+    np.testing.assert_allclose(usual.scale, scaled.scale, rtol=1e-4)
+    assert (usual.codes == scaled.codes).mean() > 0.99
+
+
 @pytest.mark.parametrize("block", [16, 128, 256])
 def test_against_the_definition(block: int) -> None:
     """Optimal brain surgeon, one input after the other with the inverse taken anew each time; scales from its own."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer
 from onnxq.algorithms.layerwise.moments import Moments
+from onnxq.wide_products import wide_product
 
 __all__ = ["Sums"]
 
@@ -72,7 +73,7 @@ class Sums:
         rows = columns.transpose(0, 2, 1)
         self._count += columns.shape[2]
         self._mean += columns.sum(axis=2, dtype=np.float64)
-        self._gram += columns @ rows
+        self._gram += wide_product(columns, rows)
         if original is None:
             return
         change = read - self._layer.inputs(original, self._most, phase)
@@ -107,7 +108,7 @@ class Sums:
 
 def _add(sums: tuple[Doubles, Doubles], change: Floats, rows: Floats) -> None:
     sums[0][...] += change.sum(axis=2, dtype=np.float64)
-    sums[1][...] += change @ rows
+    sums[1][...] += wide_product(change, rows)
 
 
 def _pivot(columns: Floats) -> Floats | None:

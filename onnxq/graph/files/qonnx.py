@@ -22,12 +22,14 @@ from onnxq.graph.fake_quantize_function import DOMAIN as OWN
 from onnxq.graph.fake_quantize_function import NAME, register
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.constants import constant_tensor
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, full_type
 from onnxq.graph.values import array_of, replace_nodes, set_constant
 
-__all__ = ["DOMAIN", "read_quant_nodes"]
+__all__ = ["DOMAIN", "GIVEN_AS", "read_quant_nodes"]
 
 DOMAIN = "qonnx.custom_op.general"
+GIVEN_AS = "onnxq.given_as"
+"""Key in the ``meta`` of a FakeQuantize: the operator that the file has in its place, as messages are to name it."""
 _DOMAINS = (DOMAIN, "onnx.brevitas")
 _ROUNDINGS = ("ROUND", "HALF_EVEN")
 _FIRST_OPSET = 11
@@ -66,7 +68,9 @@ def read_quant_nodes(model: ir.Model) -> None:
         scale = set_constant(node.graph, namer, f"{base}_scale", call.scale)
         zero = set_constant(node.graph, namer, f"{base}_zero_point", call.zero_point)
         name = node.name or namer.node(base)
-        replace_nodes([node], ir.node(NAME, [data, scale, zero], call.attributes, domain=OWN, name=name))
+        made = ir.node(NAME, [data, scale, zero], call.attributes, domain=OWN, name=name)
+        made.meta[GIVEN_AS] = full_type(node)
+        replace_nodes([node], made)
     register(model)
     used = {node.domain for node in all_nodes(model)}
     for domain in _DOMAINS:

@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.values import constant_array, is_constant
+from onnxq.ort.fp4_in_float import DYNAMIC
 from onnxq.render.reading.quantized_tensor import QuantizedTensor
 
-__all__ = ["held", "holds", "input_at"]
+__all__ = ["held", "holds", "input_at", "scales_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ _HELD = {
         for n in (1, 2, 3)
     ),
 }
-_WHILE_RUNNING = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+_WHILE_RUNNING = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", DYNAMIC)
 """Operators that find the scale of what they read first."""
 
 
@@ -63,9 +64,8 @@ def holds(node: ir.Node) -> bool:
 def held(node: ir.Node, source: ir.Value) -> Iterator[QuantizedTensor]:
     """The activation that an operator finds a scale for, and the constants of integers that it reads."""
     if node.op_type in _WHILE_RUNNING:
-        whole = node.op_type != "DynamicQuantizeLinear"
-        readers = (node.op_type,) if whole else tuple(dict.fromkeys(use.node.op_type for use in node.outputs[0].uses()))
-        yield QuantizedTensor(source.name or "", "activation", "uint8", 0, None, None, None, readers)
+        kind = "float4e2m1" if node.op_type == DYNAMIC else "uint8"
+        yield QuantizedTensor(source.name or "", "activation", kind, 0, None, None, None, _readers(node))
     for place in _HELD.get(node.op_type, ()):
         weight = input_at(node, place.weight)
         if weight is None or weight.dtype is None or not is_constant(weight):
@@ -86,6 +86,23 @@ def held(node: ir.Node, source: ir.Value) -> Iterator[QuantizedTensor]:
             zero_point=_zero_points(node, input_at(node, place.zero), bits, scales),
             readers=(node.op_type,),
         )
+
+
+def _readers(node: ir.Node) -> tuple[str, ...]:
+    """Who reads what an operator finds a scale for: itself, or who reads its integers, made float or not."""
+    if node.op_type not in ("DynamicQuantizeLinear", DYNAMIC):
+        return (node.op_type,)
+    behind = [use.node for use in node.outputs[0].uses()]
+    floats = [use.node for back in behind if back.op_type == "DequantizeLinear" for use in back.outputs[0].uses()]
+    others = [reader for reader in behind if reader.op_type != "DequantizeLinear"]
+    return tuple(dict.fromkeys(reader.op_type for reader in (*floats, *others)))
+
+
+def scales_blocks(node: ir.Node) -> bool:
+    """Whether a DequantizeLinear makes scales that other quantizers read, and nothing else: NVFP4 has such."""
+    uses = list(node.outputs[0].uses()) if node.op_type == "DequantizeLinear" else []
+    quantizing = ("QuantizeLinear", "DequantizeLinear")
+    return bool(uses) and all(use.idx == 1 and use.node.op_type in quantizing for use in uses)
 
 
 def _zero_points(node: ir.Node, value: ir.Value | None, bits: int, scales: np.ndarray | None) -> tuple[int, int] | None:

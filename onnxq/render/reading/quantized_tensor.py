@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["QuantizedTensor"]
+__all__ = ["QuantizedTensor", "kinds_said"]
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,13 @@ class QuantizedTensor:
     zero_point: tuple[int, int] | None
     readers: tuple[str, ...]
     output: bool = False
+
+
+def kinds_said(found: Iterable[QuantizedTensor]) -> str:
+    """How many of each role and type: ``2 int4 weights, 1 uint8 activation``."""
+    kinds = Counter((q.role, q.dtype) for q in found)
+    plurals = {"bias": "biases"}
+    return ", ".join(
+        f"{count} {dtype} {role if count == 1 else plurals.get(role, f'{role}s')}"
+        for (role, dtype), count in kinds.items()
+    )

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxq.errors import BackendError
-from onnxq.graph.domains import OF_QUANTIZERS
+from onnxq.graph.domains import OF_QUANTIZERS, TENSORRT
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
 from onnxq.render.bits_kept import marked_bits
 from onnxq.render.early_unpacking import axis_of_table
 from onnxq.render.qoperator.expand import LAYOUTS
-from onnxq.render.reading.held import held, holds, input_at
+from onnxq.render.reading.held import held, holds, input_at, scales_blocks
 from onnxq.render.reading.quantized_tensor import QuantizedTensor
 from onnxq.render.reading.shifted import shifted
 from onnxq.spec import PerChannel
@@ -55,10 +57,12 @@ def _every(model: ir.Model) -> Iterator[QuantizedTensor]:
         if node.domain in (fake_quantize.DOMAIN, openvino.DOMAIN):
             if node.op_type in (fake_quantize.NAME, nnie_quantize.NAME):
                 yield replace(_function(node, source), output=node.outputs[0].is_graph_output())
-        elif node.domain not in OF_QUANTIZERS:
+        elif node.domain not in (*OF_QUANTIZERS, TENSORRT):
             continue
         elif node.op_type == "QuantizeLinear":
             yield _pair(node, source)
+        elif scales_blocks(node):
+            continue
         elif (stored := _stored(node)) is not None:
             found = _quantizer(node, stored, "weight", [use.node for use in node.outputs[0].uses()])
             yield replace(found, output=node.outputs[0].is_graph_output())
@@ -112,7 +116,8 @@ def _stored(node: ir.Node) -> ir.Value | None:
     """The constant integers that a node scales; a Mul those that a Cast makes float, of the weight of a float layer."""
     stored = _integers(_table(node.inputs[0]))
     if node.op_type == "Mul":
-        return stored if stored is not node.inputs[0] and is_constant(node.inputs[1]) else None
+        whole = stored is not None and stored.dtype is not None and stored.dtype.is_integer()
+        return stored if whole and stored is not node.inputs[0] and is_constant(node.inputs[1]) else None
     return stored if node.op_type == "DequantizeLinear" else None
 
 
@@ -157,7 +162,7 @@ def _quantizer(
         zero: position of the zero point.
         axis: of the scales, where the node itself does not say.
     """
-    scales, zero_value = constant_array(_table(input_at(node, scale))), _table(input_at(node, zero))
+    scales, zero_value = _scales(input_at(node, scale)), _table(input_at(node, zero))
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
     if (found := shifted(input_at(node, read))) is not None:
         zeros = found.points
@@ -175,6 +180,15 @@ def _quantizer(
         zero_point=(int(zeros.min()), int(zeros.max())) if zeros is not None and zeros.size else None,
         readers=tuple(dict.fromkeys(reader.op_type for reader in readers)),
     )
+
+
+def _scales(value: ir.Value | None) -> NDArray[Any] | None:
+    """Constant scales, also those that are numbers of 8 bits times a unit, as NVFP4 has them."""
+    maker = value.producer() if value is not None else None
+    if maker is None or not scales_blocks(maker):
+        return constant_array(_table(value))
+    codes, unit = (constant_array(input_at(maker, place)) for place in (0, 1))
+    return None if codes is None or unit is None or unit.size != 1 else codes.astype(np.float32) * unit.reshape(())
 
 
 def _dtype(node: ir.Node, source: ir.Value, zero: ir.Value | None, read: int) -> str:

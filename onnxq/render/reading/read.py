@@ -35,6 +35,7 @@ from onnxq.render.early_unpacking import scale_early, unpack_early
 from onnxq.render.qoperator.expand import expand
 from onnxq.render.reading.clipped_integers import bounded, store_clipped
 from onnxq.render.reading.found import Found, role_of_constant, sites_of
+from onnxq.render.reading.held import scales_blocks
 from onnxq.render.reading.mirrored import mirrored
 from onnxq.render.reading.moved_constants import is_moved, move_constant
 from onnxq.render.reading.nodes import sort_nodes
@@ -146,6 +147,8 @@ class _Reader:
     def _stored(self, dq: ir.Node) -> None:
         if (found := shifted(dq.inputs[0])) is not None:
             self._shifted(dq, found)
+            return
+        if scales_blocks(dq):
             return
         stored = before_widening(dq.inputs[0])
         if stored is None or not is_constant(stored):
