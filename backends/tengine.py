@@ -32,7 +32,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import constant_array, is_constant, stand_for
+from onnxq.graph.values import constant_array, is_constant, rank_of, stand_for
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
@@ -59,7 +59,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
     changed = 0
     for node in all_nodes(model):
         if node.op_type == "MatMul" and node.domain == "" and is_constant(node.inputs[1]):
-            ranks = [len(v.shape) if v is not None and v.shape is not None else 0 for v in node.inputs]
+            ranks = [rank_of(v) or 0 for v in node.inputs]
             if ranks == [2, 2]:
                 stand_for(node, [node])
                 node.op_type = "Gemm"

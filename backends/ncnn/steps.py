@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of, rank_of
 
 __all__ = ["RECURRENT", "wrong_steps"]
 
@@ -53,12 +53,12 @@ def _before(node: ir.Node, axis: int) -> int | None:
     That ends what pnnx knows of the batch, unless the operator in front of it has it say so anew.
     """
     data = node.inputs[0]
-    rank = len(data.shape) if data is not None and data.shape is not None else None
+    rank = rank_of(data)
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm", ())
         return perm[axis] if perm else None if rank is None else rank - 1 - axis
     if node.op_type in ("Squeeze", "Unsqueeze"):
-        axes = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = constant_array(input_of(node, 1))
         whole = rank if node.op_type == "Squeeze" or rank is None or axes is None else rank + axes.size
         if axes is None or whole is None:
             return None

@@ -22,7 +22,7 @@ from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost, transpos
 from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
 from onnxq.backends.onnxruntime.resizes import repeats
 from onnxq.backends.onnxruntime.shuffles import conv_before
-from onnxq.graph.values import only_reader
+from onnxq.graph.values import only_reader, rank_of
 from onnxq.op_rule import Cost
 
 __all__ = ["COSTS", "MOVED", "SHUFFLED", "VIEWS", "WITHOUT_VNNI", "spill_of_conversions", "without_vnni"]
@@ -65,7 +65,7 @@ def _is_fused(add: ir.Node) -> bool:
 
 def _only_added(value: ir.Value) -> bool:
     maker = value.producer()
-    planes = value.shape is not None and len(value.shape) == 4
+    planes = rank_of(value) == 4
     return maker is not None and maker.op_type == "Conv" and planes and len(value.uses()) == 1
 
 

@@ -12,7 +12,7 @@ from onnxq.backends.onnxruntime.convolutions import UNKNOWN, groups_together
 from onnxq.backends.onnxruntime.kernels import quantizer_behind
 from onnxq.backends.onnxruntime.processors import Products
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, only_reader
+from onnxq.graph.values import AnyArray, constant_array, input_of, only_reader
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -55,7 +55,7 @@ def _unpacked(conv: ir.Node) -> ir.Node | None:
 def _join(conv: ir.Node, unpack: ir.Node, count: int, groups: int) -> None:
     """Write the weights, (M, C / group, ...), of ``count`` groups each as one, with zeros where they cross."""
     stored = unpack.inputs[0]
-    zero = constant_array(unpack.inputs[2]) if len(unpack.inputs) > 2 else None
+    zero = constant_array(input_of(unpack, 2))
     array = constant_array(stored)
     assert stored is not None and array is not None
     wide = _wide(array, zero, count, groups)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.picking import sized_by_numbers
 from onnxq.graph.traverse import all_nodes, subgraphs
-from onnxq.graph.values import only_reader, set_constant
+from onnxq.graph.values import only_reader, rank_of, set_constant
 from onnxq.numbers import fit_biases
 from onnxq.rows import plain_average_pool
 
@@ -173,7 +173,7 @@ def keep_layout(model: ir.Model) -> None:
     for node in nodes:
         mode = node.attributes.get_string("mode", "nearest") if node.op_type == "Resize" and node.domain == "" else None
         x, y = node.inputs[0] if mode == "cubic" else None, node.outputs[0]
-        if x is None or x.shape is None or len(x.shape) != 4 or not isinstance(node.graph, ir.Graph):
+        if x is None or rank_of(x) != 4 or not isinstance(node.graph, ir.Graph):
             continue
         same = set_constant(node.graph, namer, f"{x.name}_same_shape", np.zeros(4, np.int64))
         if readers := list(y.uses()):

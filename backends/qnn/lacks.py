@@ -12,7 +12,7 @@ from onnxq.checks.free_sizes import how_to_fix
 from onnxq.errors import ModelError
 from onnxq.graph.passes.flatten_products import is_deep_product
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, static_shape
+from onnxq.graph.values import constant_array, input_of, rank_of, static_shape
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.spec import QuantSpec
@@ -78,7 +78,7 @@ def flat(node: ir.Node) -> str | None:
 
 def scales_are_ratios(node: ir.Node) -> bool:
     """Whether the scales of a Resize are the ratios of its sizes, as far as both are known."""
-    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    scales = constant_array(input_of(node, 2))
     before = static_shape(node.inputs[0]) or ()
     axes = node.attributes.get_ints("axes", ()) or range(len(before))
     if scales is None or not scales.size or not before:
@@ -109,7 +109,7 @@ def samples_pictures(node: ir.Node) -> str | None:
 
 def _is_of_five(node: ir.Node) -> bool:
     value = node.inputs[0]
-    return value is not None and value.shape is not None and len(value.shape) > 4
+    return (rank_of(value) or 0) > 4
 
 
 _IN_HALF = ("LSTM", "GRU", "STFT")

@@ -29,6 +29,7 @@ from onnxq.graph.values import (
     COMPUTES_OTHER,
     LEFT_ALONE,
     constant_array,
+    input_of,
     remove_nodes,
     rename_output,
     replace_nodes,
@@ -172,7 +173,7 @@ def scalar_of(value: ir.Value | None) -> float | None:
 
 def bounds_of(clip: ir.Node) -> tuple[float | None, float | None]:
     """The ends of a Clip, ``None`` where there is none or it is computed."""
-    low, high = (scalar_of(clip.inputs[k]) if k < len(clip.inputs) else None for k in (1, 2))
+    low, high = (scalar_of(input_of(clip, k)) for k in (1, 2))
     return low, high
 
 
@@ -201,7 +202,7 @@ def _averaged(node: ir.Node) -> int | None:
     """How many elements a ReduceMean averages."""
     dims = _dims(node.inputs[0])
     axes: Sequence[int] = node.attributes.get_ints("axes", [])
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
+    if input_of(node, 1) is not None:
         given = constant_array(node.inputs[1])
         axes = [] if given is None else given.reshape(-1).tolist()
     if not axes or any(not -len(dims) <= axis < len(dims) for axis in axes):

@@ -24,10 +24,13 @@ __all__ = [
     "array_of",
     "constant_array",
     "filled_values",
+    "input_of",
     "is_constant",
     "is_filled",
+    "is_read",
     "is_stored",
     "only_reader",
+    "rank_of",
     "reads_as_much",
     "remove_nodes",
     "rename_output",
@@ -154,6 +157,17 @@ def set_constant(graph: ir.Graph, namer: Namer, base: str, array: AnyArray) -> i
     return value
 
 
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """An input of a node; None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def is_read(node: ir.Node, index: int) -> bool:
+    """Whether an output of a node is there and read."""
+    output = node.outputs[index] if index < len(node.outputs) else None
+    return output is not None and (bool(output.uses()) or output.is_graph_output())
+
+
 def only_reader(value: ir.Value) -> ir.Node | None:
     """The node that alone reads ``value``, once; None when it has other readers or is a graph output."""
     uses = value.uses()
@@ -171,6 +185,11 @@ def reads_as_much(rows: ir.Value, table: ir.Value) -> bool:
     """
     sizes = [math.prod(shape) for shape in map(static_shape, (rows, table)) if shape is not None]
     return len(sizes) == len((rows, table)) and sizes[0] >= sizes[1] > 0
+
+
+def rank_of(value: ir.Value | None) -> int | None:
+    """The number of axes of a value, where it is known."""
+    return None if value is None or value.shape is None else len(value.shape)
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.graph.values import SAME_NUMBERS, constant_array, is_constant, static_shape
+from onnxq.graph.values import SAME_NUMBERS, constant_array, input_of, is_constant, static_shape
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.placement import elements
 from onnxq.planning.question import Decisions, Question
@@ -126,7 +126,7 @@ class _Drafts:
     def add_weights(self, node: ir.Node, rule: OpRule) -> None:
         """The constant weights of a node, and nothing else of it."""
         for position in rule.weights:
-            value = node.inputs[position] if position < len(node.inputs) else None
+            value = input_of(node, position)
             if value is not None and is_constant(value):
                 self._add_weight(node, rule, position, value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import rank_of
 from onnxq.quantized import Quantized
 
 __all__ = ["learned_constants"]
@@ -39,5 +40,5 @@ def learned_constants(quantized: Quantized) -> set[str]:
                 found.add(value.name or "")
         makers = [producer.op_type for value in inputs if (producer := value.producer()) is not None]
         if node.op_type == "Add" and "MatMul" in makers:  # its bias
-            found |= {value.name or "" for value in inputs if value.shape is not None and len(value.shape) == 1}
+            found |= {value.name or "" for value in inputs if rank_of(value) == 1}
     return found

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
+from onnxq.graph.values import input_of
 from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
 from onnxq.weight_only.fusible import let_fuse
@@ -238,7 +239,7 @@ def product(
     if node.op_type == "Attention":
         part(node, _packed(data, inputs, recipe, matrix, namer.node(f"{node.name}_MatMul")), namer)
         return
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_of(node, 2)
     name = node.name
     if weight is not None and node.op_type == "MatMul":
         node.replace_input_with(1, weight)

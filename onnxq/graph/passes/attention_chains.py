@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.passes.chain import Chain
-from onnxq.graph.values import rename_output
+from onnxq.graph.values import rank_of, rename_output
 
 __all__ = [
     "attention",
@@ -47,7 +47,7 @@ def rms_normalization(chain: Chain) -> ir.Value:
     """The root mean square of the last axes becomes 1."""
     node, x = chain.node, chain.x
     axis, epsilon = node.attributes.get_int("axis", -1), node.attributes.get_float("epsilon", 1e-5)
-    rank = len(x.shape) if x.shape is not None else 0
+    rank = rank_of(x) or 0
     axes = (-1,) if axis == -1 else tuple(range(axis % rank, rank))
     scale = chain.input(1)
     assert scale is not None
@@ -197,7 +197,7 @@ def _known(node: ir.Node, index: int) -> tuple[int, int]:
 
 def _by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:
     """Batch, heads, rows, numbers; of three axes or of these already."""
-    return x if chain.x.shape is not None and len(chain.x.shape) == 4 else by_head(chain, x, heads, size)
+    return x if rank_of(chain.x) == 4 else by_head(chain, x, heads, size)
 
 
 def by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:

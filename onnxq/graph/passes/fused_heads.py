@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.passes.attention_chains import by_head, causal, count, present, rotated
-from onnxq.graph.passes.chain import Chain, input_of, is_read
+from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.fused_masks import is_of_new_keys, is_plain_mask, same_size
-from onnxq.graph.values import constant_array, rename_output
+from onnxq.graph.values import constant_array, input_of, is_read, rank_of, rename_output
 
 __all__ = [
     "attention",
@@ -59,7 +59,7 @@ def is_plain_attention(node: ir.Node) -> bool:
         return False
     array = constant_array(weight) if weight is not None else None
     known = bias is None or constant_array(bias) is not None
-    if x is None or x.shape is None or len(x.shape) != _FLAT or array is None or not known:
+    if x is None or rank_of(x) != _FLAT or array is None or not known:
         return False
     heads = node.attributes.get_int("num_heads", 0)
     sizes = widths(node, array.shape[-1])
@@ -175,7 +175,7 @@ def is_plain_rotation(node: ir.Node) -> bool:
     positions, attributes = input_of(node, 1), node.attributes
     if attributes.get_int("is_packed_batching", 0) or attributes.get_float("scale", 1.0) != 1.0:
         return False
-    ranked = positions is not None and positions.shape is not None and len(positions.shape) in (1, 2)
+    ranked = rank_of(positions) in (1, 2)
     return ranked and _turned_heads(node) is not None
 
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.region import axes_of
-from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, rank_of, set_constant, static_shape
 
-__all__ = ["PERMUTABLE", "can_permute", "keeps_order", "permute", "rank_of"]
+__all__ = ["PERMUTABLE", "can_permute", "keeps_order", "permute"]
 
 _UNARY = (
     *("Abs", "Cast", "Ceil", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
@@ -33,11 +33,6 @@ _NEW_SOFTMAX = 13
 """Before, Softmax took all axes from its own on as one."""
 
 Inside = Callable[[ir.Value], bool]
-
-
-def rank_of(value: ir.Value) -> int | None:
-    """Number of axes, where it is known."""
-    return None if value.shape is None else len(value.shape)
 
 
 def can_permute(node: ir.Node, perm: Sequence[int], inside: Inside, opset: int) -> bool:
@@ -107,7 +102,7 @@ def permute(node: ir.Node, perm: Sequence[int], inside: Inside, graph: ir.Graph,
         else:
             _set(node, 1, np.asarray(axes, np.int64), graph, namer)
     elif op == "Pad":
-        given = node.inputs[3] if len(node.inputs) > 3 else None
+        given = input_of(node, 3)
         if given is not None:
             _set(node, 3, _renumbered(constant_array(given), perm), graph, namer)
         else:

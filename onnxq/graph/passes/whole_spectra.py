@@ -9,7 +9,7 @@ from onnxq.graph.dft import dft_axis
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, replace_nodes, set_constant
+from onnxq.graph.values import constant_array, input_of, replace_nodes, set_constant
 
 __all__ = ["whole_spectra"]
 
@@ -45,7 +45,7 @@ def whole_spectra(model: ir.Model) -> list[Note]:
 
 def _length(node: ir.Node, axis: int) -> int | None:
     """How many elements are transformed; None where that is not known."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
+    given = input_of(node, 1)
     if given is not None:
         array = constant_array(given)
         return int(array.item()) if array is not None and array.size == 1 else None

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 
 __all__ = [
     "ELEMENTWISE",
@@ -93,7 +93,7 @@ def axes_of(node: ir.Node) -> tuple[int, ...] | None:
         return tuple(range(2, len(shape))) if shape is not None and len(shape) > 2 else None
     if "axes" in node.attributes:
         return tuple(node.attributes["axes"].as_ints())
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
+    if input_of(node, 1) is not None:
         array = constant_array(node.inputs[1])
         return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
     return ()

@@ -15,13 +15,13 @@ import onnx_ir as ir
 
 from onnxq.errors import BackendError
 from onnxq.graph.domains import OF_QUANTIZERS
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
 from onnxq.render.bits_kept import marked_bits
 from onnxq.render.early_unpacking import axis_of_table
 from onnxq.render.qoperator.expand import LAYOUTS
-from onnxq.render.reading.held import held, holds, input_at
+from onnxq.render.reading.held import held, holds
 from onnxq.render.reading.quantized_tensor import QuantizedTensor
 from onnxq.render.reading.shifted import shifted
 from onnxq.spec import PerChannel
@@ -157,9 +157,9 @@ def _quantizer(
         zero: position of the zero point.
         axis: of the scales, where the node itself does not say.
     """
-    scales, zero_value = constant_array(_table(input_at(node, scale))), _table(input_at(node, zero))
+    scales, zero_value = constant_array(_table(input_of(node, scale))), _table(input_of(node, zero))
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
-    if (found := shifted(input_at(node, read))) is not None:
+    if (found := shifted(input_of(node, read))) is not None:
         zeros = found.points
     dtype = _dtype(node, source, zero_value, read)
     if role == "weight" and dtype == "int32":
