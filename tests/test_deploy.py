@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
@@ -25,6 +24,7 @@ from onnxq.notes.reasons import by_reason
 from tests.contract import infer
 from tests.models import build, f32, images, normal
 from tests.reader import Reader
+from tests.running import open_session
 
 Array = NDArray[Any]
 
@@ -136,7 +136,7 @@ def test_fake_quantize_functions(tmp_path: Path) -> None:
             assert np.array_equal(deployed.qparams[site.name].zero_point, made.qparams[site.name].zero_point)
     want, got = (infer(onnx.load(f), FEEDS, optimize=False)["y"] for f in (fake, tmp_path / "out.onnx"))
     assert max(float(np.abs(a - b).max()) for a, b in zip(want, got, strict=True)) < 1e-5
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "out.onnx")
     assert [i.name for i in session.get_inputs()] == ["x"] and [o.name for o in session.get_outputs()] == ["y"]
 
 
@@ -270,7 +270,7 @@ def test_a_scale_that_the_target_cannot_compute_with_is_moved_and_named(tmp_path
     ]
     assert "1 scale of 1 tensor changed: onnxruntime cannot compute" in deployed.recipe[1]
     feeds = images(1, 8, 4, 4, samples=2)
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "out.onnx")
     assert [session.run(None, feed)[0].shape for feed in feeds] == [(1, 4, 1, 1)] * 2
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -22,6 +21,7 @@ from onnxq.ort.overflow import products_overflow
 from onnxq.prepare import Prepared
 from tests.installed import needs
 from tests.models import build, feeds_for, normal, renamed
+from tests.running import infer
 
 
 def _model() -> onnx.ModelProto:
@@ -46,8 +46,7 @@ def _model() -> onnx.ModelProto:
 
 
 def _run(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+    return {name: arrays[0] for name, arrays in infer(path, [feeds], optimize=True).items()}
 
 
 @pytest.mark.parametrize("per_channel", [True, False])

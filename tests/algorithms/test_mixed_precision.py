@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import onnxq
@@ -22,6 +21,7 @@ from onnxq.algorithms.bits.budget import FLOAT, parse_budget, parse_widths
 from onnxq.measuring.probe import Part, Setting
 from onnxq.options.config import to_toml
 from tests.models import build, images, normal, selecting
+from tests.running import optimized
 
 SIZES = (8, 32, 64, 32, 16, 8)
 
@@ -273,11 +273,7 @@ def test_few_bits_are_honoured_where_only_weights_are_stored(bits: int, tmp_path
 def test_layers_of_4_bits_run_in_integers_on_onnxruntime(tmp_path: Path) -> None:
     q = onnxq.quantize(net(), images(1, 8, 6, 6), options=Options(placement="all", weight_bits=4))
     q.save(tmp_path / "q.onnx")
-    settings = onnxruntime.SessionOptions()
-    settings.optimized_model_filepath = str(tmp_path / "o.onnx")
-    settings.log_severity_level = 4
-    onnxruntime.InferenceSession(str(tmp_path / "q.onnx"), settings, providers=["CPUExecutionProvider"])
-    kinds = [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node]
+    kinds = [node.op_type for node in optimized(tmp_path / "q.onnx", tmp_path).graph.node]
     assert kinds.count("QLinearConv") == len(SIZES) - 1
     assert "DequantizeLinear" not in kinds[:-1]
     assert {s.tensor: s.spec.bits for s in onnxq.read(tmp_path / "q.onnx").plan.sites if s.role == "weight"} == {

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import onnxq
 from onnxq import Options
 from onnxq.graph.files.save import to_proto
 from onnxq.ort.session import Session
+from tests import running
 from tests.graph.helpers import run
 from tests.models import build, f32, feeds_for, images, normal
 from tests.planning.test_planner import recurrent, residual, transformer
@@ -24,11 +24,7 @@ ALL = Options(placement="all")
 
 def optimized(path: Path) -> list[str]:
     """Operator types of the graph as onnxruntime runs it, all optimizations on."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
-    ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return [n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node]
+    return [n.op_type for n in running.optimized(path, path.parent).graph.node]
 
 
 def test_a_convolutional_net_runs_in_integers(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from importlib import import_module
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -17,6 +16,7 @@ from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.rescue import FEW, GROUPS, Blame, extent, to_keep_float
 from onnxq.notes.reasons import by_reason
 from tests.models import build, f32, images, normal
+from tests.running import open_session
 
 HUGE = f32([1e4] + [1] * 31).reshape(1, 32, 1, 1)
 DATA = [{"x": feed["x"] * HUGE} for feed in images(1, 32, 24, 24)]
@@ -337,7 +337,7 @@ def test_that_a_mean_hides_what_integers_lose_is_said() -> None:
     (slice_,) = (node for node in model.graph.node if node.op_type == "Slice")
     slice_.output[0] = "small"
     feeds = list(images(1, 32, 24, 24))
-    reference = ort.InferenceSession(drowned().SerializeToString(), providers=["CPUExecutionProvider"])
+    reference = open_session(drowned())
     far = 3 * np.std([reference.run(None, feed)[0] for feed in feeds], dtype=np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(far, "far"))
     model.graph.node.append(onnx.helper.make_node("Add", ["small", "far"], ["y"], name="shifted"))

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -17,6 +16,7 @@ from onnxq.graph.files.load import load
 from onnxq.measuring.before_softmax import classes_of, softmax_inputs
 from onnxq.measuring.metrics import sqnr
 from tests.models import build, f32, images, normal
+from tests.running import open_session
 
 OPTIONS = Options(placement="compute")
 
@@ -105,6 +105,6 @@ def _run(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> dict[str
     copy.CopyFrom(model)
     (node,) = (node for node in copy.graph.node if node.op_type == "Softmax")
     copy.graph.output.append(onnx.helper.make_tensor_value_info(node.input[0], onnx.TensorProto.FLOAT, None))
-    session = ort.InferenceSession(copy.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(copy)
     runs = [session.run(None, feed) for feed in feeds]
     return {"y": np.stack([run[0] for run in runs]), "logits": np.stack([run[1] for run in runs])}
