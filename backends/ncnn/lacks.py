@@ -8,7 +8,7 @@ from onnxq.backends.ncnn.rewrites import ONE_AXIS
 from onnxq.backends.ncnn.steps import RECURRENT, wrong_steps
 from onnxq.backends.ncnn.views import too_many_axes
 from onnxq.checks.findings import Finding
-from onnxq.checks.forms import TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, in_steps
+from onnxq.checks.forms import TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, in_steps, is_deep
 from onnxq.checks.nodes import warn_of_nodes
 from onnxq.graph.values import constant_array, input_of, is_constant, rank_of
 from onnxq.options import Options
@@ -106,7 +106,7 @@ def _gathers_a_list(node: ir.Node) -> bool:
 
 def _reduces_one_axis_of_five(node: ir.Node) -> bool:
     axes = constant_array(input_of(node, 1))
-    return _is_deep(node) and axes is not None and axes.size == 1
+    return is_deep(node) and axes is not None and axes.size == 1
 
 
 def _is_asymmetric(node: ir.Node) -> bool:
@@ -176,9 +176,3 @@ def _steps(node: ir.Node) -> tuple[int, ...]:
     """Of a Slice, where they are known."""
     found = constant_array(input_of(node, 4))
     return () if found is None else tuple(int(step) for step in found.reshape(-1))
-
-
-def _is_deep(node: ir.Node) -> bool:
-    """Whether a node reads a tensor of more than four dimensions."""
-    value = node.inputs[0]
-    return (rank_of(value) or 0) > 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
-from onnxq.checks.forms import TRAINING, Form, form_of, has
+from onnxq.checks.forms import TRAINING, Form, form_of, has, is_deep
 from onnxq.graph.traverse import all_nodes, describe
 from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, static_shape
 from onnxq.options import Options
@@ -50,11 +50,6 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
     return found
 
 
-def _is_deep(node: ir.Node) -> bool:
-    value = node.inputs[0]
-    return (rank_of(value) or 0) > 4
-
-
 def _normalizes_several(node: ir.Node) -> bool:
     return node.attributes.get_int("axis", -1) not in (-1, _last_axis(node.inputs[0]))
 
@@ -67,7 +62,7 @@ def _picks_one_of_conv(gather: ir.Node) -> bool:
 
 _NOWHERE = (
     Form(("If", "Loop", "Scan", *_SELECT), "{}", lambda node: True),
-    Form(("MaxPool",), "{} of five dimensions", _is_deep),
+    Form(("MaxPool",), "{} of five dimensions", is_deep),
     Form(("Resize",), "cubic {}", has("mode", "cubic")),
     Form(_BITS, "{} with a constant", lambda node: any(is_constant(operand) for operand in node.inputs)),
     Form(("LayerNormalization",), "{} over several axes", _normalizes_several),

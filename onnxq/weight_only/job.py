@@ -14,6 +14,7 @@ from onnxq.calibration.chance import one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.calibration.roles import spread
 from onnxq.console.progress import Reporter
+from onnxq.graph.traverse import with_bodies
 from onnxq.memory import trim
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.inputs import inputs_of
@@ -27,7 +28,7 @@ from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.mix import Mixture, mix
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.render import Parts, tensors_of
-from onnxq.weight_only.segments import Segment, SegmentedModel, within
+from onnxq.weight_only.segments import Segment, SegmentedModel
 from onnxq.weight_only.tied import for_product
 
 __all__ = ["Job"]
@@ -134,7 +135,9 @@ class Job:
 
     def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[tuple[Matrix, tuple[str, ...]]]:
         """The matrices that a segment reads first and what it multiplies them with, those of the same data together."""
-        order = {node: index for index, node in enumerate(inner for outer in segment.nodes for inner in within(outer))}
+        order = {
+            node: index for index, node in enumerate(inner for outer in segment.nodes for inner in with_bodies(outer))
+        }
         found = {m: _data_of(m, order) for m in left.values() if m.nodes[0] in order}
         places: dict[tuple[str, ...], int] = {}
         for names in found.values():

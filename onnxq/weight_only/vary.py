@@ -15,6 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.unmapped import read
+from onnxq.measuring.decibels import noise_of
 from onnxq.measuring.metrics import ErrorMeter
 from onnxq.memory import give_back
 from onnxq.options import Options
@@ -149,6 +150,6 @@ def _noise(outputs: Sequence[ir.Value], kept: Activations, samples: int, v: int)
             own = samples * (1 + v) + sample
             meter.update(kept.get(name, sample), kept.get(name, own if kept.has(name, own) else sample), sample)
         errors = meter.result()
-        noise = 1 - errors.agreement if math.isnan(errors.score) else 10 ** (-errors.score / 10)
+        noise = 1 - errors.agreement if math.isnan(errors.score) else noise_of(errors.score)
         found.setdefault(_is_cache(output), []).append(noise)
     return math.fsum(math.fsum(noises) / len(noises) for noises in found.values())
