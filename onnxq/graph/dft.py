@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array, input_of
+from onnxq.graph.values import input_of, integer
 
 __all__ = ["AXIS_AS_INPUT", "dft_axis"]
 
@@ -17,7 +17,4 @@ def dft_axis(node: ir.Node, opset: int) -> int | None:
     if opset < AXIS_AS_INPUT:
         return node.attributes.get_int("axis", 1)
     value = input_of(node, 2)
-    if value is None:
-        return -2
-    array = constant_array(value)
-    return int(array.item()) if array is not None and array.size == 1 else None
+    return -2 if value is None else integer(value)

@@ -25,6 +25,7 @@ __all__ = [
     "constant_array",
     "filled_values",
     "input_of",
+    "integer",
     "is_constant",
     "is_filled",
     "is_read",
@@ -37,6 +38,7 @@ __all__ = [
     "replace_by_constant",
     "replace_nodes",
     "replace_value",
+    "scalar",
     "set_constant",
     "stand_for",
     "static_shape",
@@ -146,6 +148,20 @@ def constant_array(value: ir.Value | None) -> AnyArray | None:
     if value is None or value.const_value is None or not is_constant(value):
         return None
     return array_of(value.const_value)
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The number of a constant of one element, None for anything else."""
+    if value is None or value.const_value is None or value.const_value.size != 1 or not is_constant(value):
+        return None
+    array = array_of(value.const_value)
+    return float(array.reshape(())) if array.dtype.kind in "fiu" else None
+
+
+def integer(value: ir.Value | None) -> int | None:
+    """As :func:`scalar`, of integers."""
+    number = scalar(value)
+    return None if number is None else int(number)
 
 
 def set_constant(graph: ir.Graph, namer: Namer, base: str, array: AnyArray) -> ir.Value:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import Group, find_groups
-from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute, scalar
-from onnxq.graph.values import rank_of, replace_nodes, set_constant, stand_for
+from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute
+from onnxq.graph.values import rank_of, replace_nodes, scalar, set_constant, stand_for
 
 __all__ = ["LAYERNORM_OPSET", "fuse_layernorm", "has_layernorm_chain"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.values import constant_array, input_of, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, scalar
 
 __all__ = [
     "ELEMENTWISE",
@@ -26,7 +26,6 @@ __all__ = [
     "compute",
     "is_side_input",
     "open_values",
-    "scalar",
 ]
 
 Array = NDArray[np.float64]
@@ -71,14 +70,6 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "Pow": np.power,
     "Sub": np.subtract,
 }
-
-
-def scalar(value: ir.Value | None) -> float | None:
-    """The number of a constant of one element, None for anything else."""
-    if value is None or value.const_value is None or value.const_value.size != 1 or not is_constant(value):
-        return None
-    array = constant_array(value)
-    return None if array is None or array.dtype.kind not in "fiu" else float(array.reshape(()))
 
 
 def is_side_input(node: ir.Node, index: int) -> bool:
