@@ -27,7 +27,6 @@ __all__ = [
     "WRONG",
     "ErrorMeter",
     "Errors",
-    "cosine",
     "jsonable",
     "kept_signal",
     "sqnr",
@@ -276,13 +275,6 @@ def sqnr(reference: np.ndarray, result: np.ndarray) -> float:
     meter = ErrorMeter()
     meter.update(reference, result)
     return meter.result().sqnr
-
-
-def cosine(reference: np.ndarray, result: np.ndarray) -> float:
-    """Cosine of the angle between two tensors, 1 if both are zero."""
-    meter = ErrorMeter()
-    meter.update(reference, result)
-    return meter.result().cosine
 
 
 def kept_signal(errors: Errors) -> float:

@@ -39,7 +39,7 @@ def make_sites(asked: Question, decided: Decisions) -> tuple[Site, ...]:
     return drafts.sites()
 
 
-def activations(asked: Question, decided: Decisions) -> set[str]:
+def activations(decided: Decisions) -> set[str]:
     """The ``source`` of every activation among the sites that :func:`make_sites` would give, far sooner than these."""
     found: set[ir.Value] = set()
     for node, rule in decided.rules.items():
