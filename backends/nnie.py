@@ -29,7 +29,7 @@ from onnxq.errors import BackendError
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, static_shape
 from onnxq.grids import logarithmic
 from onnxq.options import Options
@@ -210,7 +210,7 @@ def _read(path: Path) -> Quantized:
             raise BackendError(f"node {name!r} has {len(sites)} inputs, its entry {len(table[name])}", where=where)
     if strange := [name for name in table if name in nodes and name not in quantized.quantized]:
         raise BackendError(f"it has an entry for {strange[0]!r}, which NNIE does not quantize", where=where)
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
 
     def find(site: Site) -> QParams | None:
         if site.role != "activation":

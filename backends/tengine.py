@@ -31,7 +31,7 @@ from onnxq.graph.files.save import save
 from onnxq.graph.note import Note
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_graphs, all_nodes
 from onnxq.graph.values import constant_array, is_constant, rank_of, stand_for
 from onnxq.options import Options
 from onnxq.plan import Plan
@@ -71,7 +71,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
     """Numbers as the tool makes them: inherited by inputs, weights by its own formula, biases by the product."""
     _inherit(model, plan, numbers)
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
     for site in plan.sites:
         array = constant_array(constants.get(site.tensor)) if site.role == "weight" else None
         if array is not None and site.name in numbers:
@@ -138,7 +138,7 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
 
 
 def _write_weights(model: ir.Model, numbers: Mapping[str, QParams]) -> None:
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
     for name, qp in numbers.items():
         value = constants[name]
         array = constant_array(value)

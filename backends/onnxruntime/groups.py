@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN, groups_together
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, elements_of, groups_together
 from onnxq.backends.onnxruntime.kernels import quantizer_behind
 from onnxq.backends.onnxruntime.processors import Products
 from onnxq.graph.traverse import all_nodes
@@ -36,7 +35,7 @@ def join_groups(model: ir.Model, plan: Plan, products: Products) -> None:
         if unpack is None:
             continue
         made = node.outputs[0].shape
-        elements = math.prod(d if isinstance(d, int) else UNKNOWN for d in made or (UNKNOWN,))
+        elements = elements_of(made or (UNKNOWN,))
         count = groups_together(node, max(elements, 1), products)
         if count > 1:
             _join(node, unpack, count, group // count)

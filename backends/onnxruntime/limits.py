@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.picking import sized_by_numbers
 from onnxq.graph.traverse import all_nodes, subgraphs
-from onnxq.graph.values import only_reader, rank_of, set_constant
+from onnxq.graph.values import only_reader, rank_of, set_constant, size_along
 from onnxq.numbers import fit_biases
 from onnxq.rows import plain_average_pool
 
@@ -58,11 +58,7 @@ def several(node: ir.Node) -> str | None:
 
 def _row(node: ir.Node) -> int | None:
     """Elements of a Softmax's row, ``None`` where the model does not tell."""
-    x = node.inputs[0]
-    shape = x.shape if x is not None else None
-    axis = node.attributes.get_int("axis", -1)
-    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    return size if isinstance(size, int) else None
+    return size_along(node.inputs[0], node.attributes.get_int("axis", -1))
 
 
 def certain(model: ir.Model) -> None:

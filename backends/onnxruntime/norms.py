@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, elements_of
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.recognition.region import axes_of
 from onnxq.graph.values import constant_array, only_reader, scalar
@@ -66,8 +64,7 @@ def _divided(mean: ir.Node | None, x: ir.Value) -> ir.Node | None:
 
 def _are_many(value: ir.Value | None) -> bool:
     """Whether a Pow of so many elements is written as a root."""
-    dims = value.shape if value is not None and value.shape is not None else (None,)
-    return math.prod(dim if isinstance(dim, int) else UNKNOWN for dim in dims) >= POWERS
+    return elements_of(value.shape if value is not None and value.shape is not None else (UNKNOWN,)) >= POWERS
 
 
 def _next(node: ir.Node | None, *ops: str) -> ir.Node | None:

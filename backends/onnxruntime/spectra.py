@@ -7,12 +7,10 @@ onnxruntime makes the table of it when it loads the model. Figures as in :mod:`.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN
+from onnxq.backends.onnxruntime.convolutions import elements_of
 from onnxq.backends.onnxruntime.kernels import is_unpacked
 from onnxq.graph.dft import dft_axis
 from onnxq.graph.passes.chain import Chain
@@ -79,7 +77,7 @@ def dft(chain: Chain) -> ir.Value | None:
         return None
     if length is not None and length != size:
         return None
-    rows = math.prod(dim if isinstance(dim, int) else UNKNOWN for dim in sizes[:-1]) // max(size, 1)
+    rows = elements_of(sizes[:-1]) // max(size, 1)
     if not 1 < size <= _LONGEST[_is_power_of_two(size)] or rows < _ROWS or (half and (inverse or parts == 2)):
         return None
     kept = size // 2 + 1 if half else size

@@ -40,6 +40,7 @@ __all__ = [
     "replace_value",
     "scalar",
     "set_constant",
+    "size_along",
     "stand_for",
     "static_shape",
     "tensor_of",
@@ -206,6 +207,13 @@ def reads_as_much(rows: ir.Value, table: ir.Value) -> bool:
 def rank_of(value: ir.Value | None) -> int | None:
     """The number of axes of a value, where it is known."""
     return None if value is None or value.shape is None else len(value.shape)
+
+
+def size_along(value: ir.Value | None, axis: int) -> int | None:
+    """The size of an axis, where a value has it and it is known."""
+    shape = value.shape if value is not None else None
+    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    return size if isinstance(size, int) else None
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.passes.chain import Chain
-from onnxq.graph.values import rank_of, rename_output
+from onnxq.graph.values import rank_of, rename_output, size_along
 
 __all__ = [
     "attention",
@@ -229,7 +229,7 @@ def _bias(chain: Chain, query: ir.Value, key: ir.Value, past: ir.Value | None) -
     added: list[ir.Value] = []
     if chain.node.attributes.get_int("is_causal", 0):
         lengths = [chain.input(0), chain.input(1), *([past] if past is not None else [])]
-        added.append(causal(chain, query, key, [_length(x) for x in lengths], past))
+        added.append(causal(chain, query, key, [size_along(x, -2) for x in lengths], past))
     mask = chain.input(_MASK)
     if mask is not None and mask.dtype == _BOOL:
         added.append(chain.put("Where", mask, chain.number(0.0), chain.number(_HIDDEN)))
@@ -271,9 +271,3 @@ def count(chain: Chain, x: ir.Value, axis: int) -> ir.Value:
 def _rows_of(chain: Chain, x: ir.Value) -> ir.Value:
     """How many rows a tensor of heads has, as the model computes it."""
     return chain.put("Shape", x, dtype=_INT64, start=ir.AttrInt64("start", 2), end=ir.AttrInt64("end", 3))
-
-
-def _length(x: ir.Value | None) -> int | None:
-    """How many rows Q, K or V have, where known."""
-    rows = x.shape[-2] if x is not None and x.shape is not None else None
-    return rows if isinstance(rows, int) else None
