@@ -18,7 +18,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import plugins
-from onnxq.agreement import Agreement
 from onnxq.backend import Backend
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
@@ -35,6 +34,7 @@ from onnxq.graph.picking import Picking, picking
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.integer_operators import quantizing
 from onnxq.locations import find_artifact
+from onnxq.measuring.agreement import Agreement
 from onnxq.measuring.as_read import show_as_read
 from onnxq.measuring.chosen_rows import Rows, chosen_rows, rows_said
 from onnxq.measuring.in_runtime import InRuntime, require_one_shape
@@ -237,7 +237,7 @@ def _rendered(quantized: Quantized) -> ir.Model:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """What was compared with what, and what that showed, as :class:`onnxq.agreement.Agreement` tells it."""
+    """What was compared with what, and what that showed, as :class:`onnxq.measuring.agreement.Agreement` tells it."""
 
     compared: str
     outputs: Mapping[str, Errors]

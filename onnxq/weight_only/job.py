@@ -17,10 +17,10 @@ from onnxq.console.progress import Reporter
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes, with_bodies
-from onnxq.memory import trim
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.inputs import inputs_of
 from onnxq.plan import Kept
+from onnxq.process.memory import trim
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference
 from onnxq.weight_only.files import Output

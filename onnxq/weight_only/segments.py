@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from onnxq.calibration.taps import tap
 from onnxq.graph.pieces import reads
 from onnxq.graph.traverse import with_bodies
-from onnxq.memory import give_back
 from onnxq.options import Options
 from onnxq.ort.session import Session
+from onnxq.process.memory import give_back
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.tensors import in_memory
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from onnxq.graph.unmapped import read
 from onnxq.measuring.decibels import noise_of
 from onnxq.measuring.metrics import ErrorMeter
-from onnxq.memory import give_back
 from onnxq.options import Options
 from onnxq.ort.session import Session
+from onnxq.process.memory import give_back
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.segments import Segment, SegmentedModel, fill, model_of

@@ -23,7 +23,7 @@ from onnxq.backend_choice import backend_named
 from onnxq.calibration.reduced import reduced_numbers
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
-from onnxq.dynamic_layers import layers_to_quantize, whole_attention
+from onnxq.dynamic.layers import layers_to_quantize, whole_attention
 from onnxq.errors import OutputError
 from onnxq.for_processor import reduces
 from onnxq.graph.files.save import save
