@@ -11,10 +11,12 @@ import onnx_ir
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 
+from onnxq import Quantized, Rewritten
 from tests.running import open_session
 
 __all__ = [
     "build",
+    "constants_of",
     "embedded_attention",
     "f32",
     "feeds_for",
@@ -25,6 +27,7 @@ __all__ = [
     "renamed",
     "selecting",
     "untouched",
+    "verified_sqnr",
 ]
 
 Array = NDArray[Any]
@@ -171,6 +174,17 @@ def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     for thing in (*copy.graph.input, *copy.graph.output, *copy.graph.initializer):
         thing.name = names.get(thing.name, thing.name)
     return copy
+
+
+def constants_of(model: onnx.ModelProto) -> dict[str, Array]:
+    """The initializers of a model's main graph."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def verified_sqnr(made: Quantized | Rewritten) -> float:
+    """dB of the output that has lost most, as it was verified."""
+    assert made.verification is not None and made.verification.worst is not None
+    return made.verification.worst[1].sqnr
 
 
 def loads(model: onnx.ModelProto) -> bool:

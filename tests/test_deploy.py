@@ -12,7 +12,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 import onnxq
@@ -22,7 +21,7 @@ from onnxq.cli import main
 from onnxq.errors import BackendError
 from onnxq.notes.reasons import by_reason
 from tests.contract import infer
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 from tests.reader import Reader
 from tests.running import open_session
 
@@ -73,7 +72,7 @@ def by_onnxruntime(
 
 def scales_of(model: onnx.ModelProto) -> list[float]:
     """Every scale of a QDQ model, per-channel ones apart, sorted."""
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    constants = constants_of(model)
     names = {n.input[1] for n in model.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
     return sorted({float(v) for name in names for v in np.atleast_1d(constants[name])})
 
@@ -156,11 +155,11 @@ def test_what_a_target_cannot_hold_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime", "tvm", "qnn"])
 def test_weights_with_a_zero_point_stay_as_given_where_the_runtime_takes_them(backend: str, tmp_path: Path) -> None:
     source = by_onnxruntime(tmp_path, symmetric=False, weights=QuantType.QUInt8, per_channel=False)
-    given = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
+    given = constants_of(source)
     assert given["w1_zero_point"] != 128, "not in the middle"
     made = onnxq.deploy(source, backend=backend, output=tmp_path / "out.onnx")
     assert list(made.plan.quantized.values()).count("Conv") == 2 and "Gemm" in made.plan.quantized.values()
-    stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    stored = constants_of(onnx.load(tmp_path / "out.onnx"))
     for name in ("w1", "w2", "w3"):
         assert stored[f"{name}_scale"] == given[f"{name}_scale"]
         integers, kept = (next(v for k, v in m.items() if k.startswith(f"{name}_q")) for m in (given, stored))

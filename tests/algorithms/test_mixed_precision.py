@@ -20,7 +20,7 @@ from onnxq.algorithms.bits.bit_choice import Item, Problem
 from onnxq.algorithms.bits.budget import FLOAT, parse_budget, parse_widths
 from onnxq.measuring.probe import Part, Setting
 from onnxq.options.config import to_toml
-from tests.models import build, images, normal, selecting
+from tests.models import build, images, normal, selecting, verified_sqnr
 from tests.running import optimized
 
 SIZES = (8, 32, 64, 32, 16, 8)
@@ -61,11 +61,6 @@ COUNTS = {f"w{k}": a * b for k, (a, b) in enumerate(itertools.pairwise(SIZES))}
 
 def average(bits: dict[str, int]) -> float:
     return sum(COUNTS[name] * bits[name] for name in COUNTS) / sum(COUNTS.values())
-
-
-def sqnr(q: onnxq.Quantized) -> float:
-    assert q.verification is not None and q.verification.worst is not None
-    return q.verification.worst[1].sqnr
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -120,7 +115,7 @@ def test_average_bits_are_kept_and_beat_equal_bits() -> None:
     bits = weights(mixed)
     assert average(bits) <= 5.0
     assert len(set(bits.values())) > 1
-    assert sqnr(mixed) > sqnr(equal) + 1.0
+    assert verified_sqnr(mixed) > verified_sqnr(equal) + 1.0
     assert any("mixed_precision: avg_bits:5" in note for note in mixed.notes)
     assert any(note.startswith("bias_correction") for note in mixed.notes), "what the effort does is still done"
 
@@ -182,7 +177,7 @@ def test_a_share_of_the_size_is_that_of_the_integers_stored(tmp_path: Path) -> N
 
 def test_a_level_is_reached_with_less_than_most_bits() -> None:
     q = quantized("sqnr=20,bits=3-8")
-    assert sqnr(q) > 19.0
+    assert verified_sqnr(q) > 19.0
     assert average(weights(q)) < 8.0
     with pytest.raises(OptionError, match="cannot be reached"):
         quantized("sqnr=90,bits=4-8")

@@ -16,7 +16,7 @@ from onnxq.graph.files.save import to_proto
 from onnxq.ort.session import Session
 from tests import running
 from tests.graph.helpers import run
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, f32, feeds_for, images, normal, verified_sqnr
 from tests.planning.test_planner import recurrent, residual, transformer
 
 ALL = Options(placement="all")
@@ -322,8 +322,7 @@ def test_the_weight_of_a_matmul_with_float_data_in_a_body() -> None:
     feeds = [{**feed, "c": np.array(i % 2 == 0)} for i, feed in enumerate(images(4, 16))]
     q = onnxq.quantize(model, feeds, options=Options(placement="all", act_bits=6))
     assert len(q.plan.quantized) == 2
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 20
+    assert verified_sqnr(q) > 20
 
 
 @pytest.mark.parametrize("act", ["Relu (a)", "Clip (a, zero, six)"])
@@ -363,7 +362,7 @@ def test_a_stored_table_with_a_scale_a_column_in_front_of_a_quantizer() -> None:
     )
     feeds = [{"i": np.arange(6, dtype=np.int64)[None] + 100 * k} for k in range(4)]
     q = onnxq.quantize(model, feeds, options=ALL)
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+    assert verified_sqnr(q) > 30
 
 
 def gated(function: str, channels: int = 96) -> onnx.ModelProto:
@@ -392,7 +391,7 @@ def test_a_silu_between_convolutions_runs_in_integers(tmp_path: Path) -> None:
     ops = optimized(path)
     assert ops.count("QLinearConv") == 2 and {"QLinearSigmoid", "QLinearMul"} <= set(ops)
     assert not {"Sigmoid", "Mul", "QuickGelu"} & set(ops)
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+    assert verified_sqnr(q) > 30
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.ranged import from_range
 from tests.contract import infer, sqnr
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 from tests.running import open_session
 
 
@@ -73,7 +73,7 @@ def quantized(
 def test_every_number_is_int8_with_a_power_of_two_and_the_result_is_near() -> None:
     proto = ir.to_proto(quantized(net()).rendered())
     onnx.checker.check_model(proto, full_check=True)
-    constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    constants = constants_of(proto)
     readers = [n for n in proto.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
     assert readers
     for node in readers:

@@ -17,7 +17,7 @@ from onnxq.graph.files.save import file_size, to_proto
 from onnxq.graph.passes import halves
 from onnxq.graph.passes.halves import store_in_half, widen_halves
 from onnxq.graph.passes.upcast import upcast
-from tests.models import build, feeds_for, images, normal
+from tests.models import build, constants_of, feeds_for, images, normal
 from tests.running import open_session, optimized
 
 
@@ -51,7 +51,7 @@ def test_numbers_of_half_precision_take_half_the_bytes_and_stay(kind: Any) -> No
     for optimize in (True, False):
         np.testing.assert_array_equal(run(result, feed, optimize=optimize), run(source, feed, optimize=optimize))
     widen_halves(model)
-    back = {t.name: onnx.numpy_helper.to_array(t) for t in to_proto(model).graph.initializer}
+    back = constants_of(to_proto(model))
     assert [n.op_type for n in model.graph] == ["MatMul", "MatMul"] and set(back) == {"w", "v"}
     np.testing.assert_array_equal(back["w"], onnx.numpy_helper.to_array(source.graph.initializer[0]))
 
