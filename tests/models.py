@@ -18,8 +18,10 @@ __all__ = [
     "build",
     "constants_of",
     "embedded_attention",
+    "f16",
     "f32",
     "feeds_for",
+    "i64",
     "images",
     "loads",
     "masked_attention",
@@ -65,6 +67,16 @@ def _initializer(array: Array, name: str) -> onnx.TensorProto:
 def f32(values: object) -> NDArray[np.float32]:
     """A float32 array of the numbers given."""
     return np.asarray(values, np.float32)
+
+
+def f16(values: object) -> NDArray[np.float16]:
+    """A float16 array of the numbers given."""
+    return np.asarray(values, np.float16)
+
+
+def i64(values: object) -> NDArray[np.int64]:
+    """An int64 array of the numbers given."""
+    return np.asarray(values, np.int64)
 
 
 def normal(*shape: int, seed: int = 0, scale: float | None = None) -> NDArray[np.float32]:

@@ -23,6 +23,7 @@ from onnxq.console.progress import LineReporter
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
+from tests.algorithms.test_equalize import assert_same
 from tests.contract import infer, quantize_checked, sqnr
 from tests.models import build, normal, verified_sqnr
 
@@ -70,14 +71,6 @@ def smoothed(model: onnx.ModelProto, feeds: Feeds, options: Options = SMOOTH, **
     draft = FloatDraft(made, backend_named("onnxruntime"), options, statistics)
     apply(draft, **parameters)
     return draft
-
-
-def assert_same(model: onnx.ModelProto, draft: FloatDraft, feeds: Feeds) -> None:
-    """The float model computes what it did, to 1e-5."""
-    before, after = (infer(m, feeds, optimize=False) for m in (model, ir.to_proto(draft.model)))
-    for name, arrays in before.items():
-        for want, got in zip(arrays, after[name], strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-5 * float(np.abs(want).max()), rtol=0)
 
 
 def test_a_channel_200_times_as_large_no_longer_ruins_a_matmul() -> None:

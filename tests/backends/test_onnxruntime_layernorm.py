@@ -10,8 +10,8 @@ import pytest
 
 import onnxq
 from tests.backends.test_onnxruntime import optimized
-from tests.graph.helpers import build, f32, i64, random
-from tests.models import verified_sqnr
+from tests.graph.helpers import build, random
+from tests.models import f32, i64, verified_sqnr
 
 KERAS = (
     "m = GlobalAveragePool(x) \n o = Neg(m) \n d = Sub(x, m) \n q = Mul(d, d) \n v = GlobalAveragePool(q) \n "

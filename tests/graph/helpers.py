@@ -91,18 +91,3 @@ def apply(
 def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     """Standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def f32(values: object) -> NDArray[np.float32]:
-    """A float32 array of the numbers given."""
-    return np.asarray(values, np.float32)
-
-
-def f16(values: object) -> NDArray[np.float16]:
-    """A float16 array of the numbers given."""
-    return np.asarray(values, np.float16)
-
-
-def i64(values: object) -> NDArray[np.int64]:
-    """An int64 array of the numbers given."""
-    return np.asarray(values, np.int64)

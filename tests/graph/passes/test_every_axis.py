@@ -11,9 +11,9 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.every_axis import every_axis
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from tests.graph.helpers import Array, Feeds, apply, build, f32, i64, random
+from tests.graph.helpers import Array, Feeds, apply, build, random
 from tests.models import build as built
-from tests.models import images, loads, normal, verified_sqnr
+from tests.models import f32, i64, images, loads, normal, verified_sqnr
 
 CROP = 'coordinate_transformation_mode = "tf_crop_and_resize"'
 

@@ -16,7 +16,8 @@ from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.traverse import all_nodes
 from onnxq.weight_only import quantize_weights
-from tests.graph.helpers import Array, build, f16, f32, ops, random, run
+from tests.graph.helpers import Array, build, ops, random, run
+from tests.models import f16, f32
 from tests.running import open_session
 
 GAMMA = random(8, seed=2)
