@@ -32,7 +32,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_constants, all_graphs, all_nodes
-from onnxq.graph.values import constant_array, is_constant, rank_of, stand_for
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, stand_for
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
@@ -179,7 +179,7 @@ def _read(path: Path) -> Quantized:
             continue
         step, middle = of_the_tool(array)
         stored[weight.name or ""] = QParams(BACKEND.weight, np.asarray(step), np.asarray(middle, np.int64))
-        bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+        bias = input_of(node, rule.bias)
         if bias is not None and is_constant(bias):
             product = np.asarray(activations[data.name or ""].scale * step, np.float32)
             biases[bias.name or ""] = QParams(QuantSpec(bits=32), product, np.zeros((), np.int64))

@@ -23,6 +23,7 @@ from onnxq.graph.namer import unique_names
 from onnxq.graph.passes.constants import lift_constants
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.graph.traverse import all_constants, all_nodes
+from onnxq.graph.values import input_of
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -86,10 +87,9 @@ def _biases(model: ir.Model, backend: Backend) -> set[str]:
     found = set()
     for node in all_nodes(model):
         rule = row(backend, node)
-        if rule is not None and rule.bias is not None and rule.bias < len(node.inputs):
-            value = node.inputs[rule.bias]
-            if value is not None and value.name:
-                found.add(value.name)
+        value = input_of(node, rule.bias) if rule is not None else None
+        if value is not None and value.name:
+            found.add(value.name)
     return found
 
 

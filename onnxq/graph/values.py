@@ -174,9 +174,9 @@ def set_constant(graph: ir.Graph, namer: Namer, base: str, array: AnyArray) -> i
     return value
 
 
-def input_of(node: ir.Node, index: int) -> ir.Value | None:
-    """An input of a node; None where it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
+def input_of(node: ir.Node, index: int | None) -> ir.Value | None:
+    """An input of a node; None where it is left out, or ``index`` is None."""
+    return node.inputs[index] if index is not None and index < len(node.inputs) else None
 
 
 def is_read(node: ir.Node, index: int) -> bool:

@@ -138,7 +138,7 @@ class _Drafts:
 
     def _add_bias(self, node: ir.Node, rule: OpRule, data: _Draft, weight: _Draft) -> None:
         how = self._asked.backend.bias
-        bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+        bias = input_of(node, rule.bias)
         if bias is None or how == "float" or not is_constant(bias) or not _is_row(bias, weight):
             return
         own = how if isinstance(how, QuantSpec) else None
@@ -221,7 +221,7 @@ def _role(value: ir.Value) -> Role:
 
 def _reads_whole(node: ir.Node) -> bool:
     """Whether an output holds all that a node reads: not a Pad that cuts off, or whose pads nobody knows."""
-    pads = constant_array(node.inputs[1]) if node.op_type == "Pad" and len(node.inputs) > 1 else None
+    pads = constant_array(input_of(node, 1)) if node.op_type == "Pad" else None
     return node.op_type in _WHOLE and (node.op_type != "Pad" or (pads is not None and not (pads < 0).any()))
 
 

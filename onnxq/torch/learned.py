@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import rank_of
+from onnxq.graph.values import input_of, rank_of
 from onnxq.quantized import Quantized
 
 __all__ = ["learned_constants"]
@@ -36,7 +36,7 @@ def learned_constants(quantized: Quantized) -> set[str]:
         if node.domain != "":
             continue
         for index in _LEARNED.get(node.op_type, ()):
-            if index < len(node.inputs) and (value := node.inputs[index]) is not None:
+            if (value := input_of(node, index)) is not None:
                 found.add(value.name or "")
         makers = [producer.op_type for value in inputs if (producer := value.producer()) is not None]
         if node.op_type == "Add" and "MatMul" in makers:  # its bias

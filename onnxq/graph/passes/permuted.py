@@ -65,7 +65,7 @@ def can_permute(node: ir.Node, perm: Sequence[int], inside: Inside, opset: int) 
     if op == "Pad":
         return _constants(node, 1) and _optional_constant(node, 3)
     if op == "Slice":
-        return len(inputs) > 3 and inputs[3] is not None and _constants(node, 3)
+        return _constants(node, 3)
     return op == "Split"
 
 
@@ -146,11 +146,11 @@ def _keeps_dims(node: ir.Node) -> bool:
 
 
 def _constants(node: ir.Node, index: int) -> bool:
-    return len(node.inputs) > index and constant_array(node.inputs[index]) is not None
+    return constant_array(input_of(node, index)) is not None
 
 
 def _optional_constant(node: ir.Node, index: int) -> bool:
-    return len(node.inputs) <= index or node.inputs[index] is None or _constants(node, index)
+    return input_of(node, index) is None or _constants(node, index)
 
 
 def _set(node: ir.Node, index: int, array: AnyArray, graph: ir.Graph, namer: Namer) -> None:
