@@ -24,6 +24,7 @@ __all__ = [
     "MOVES",
     "adjust",
     "certain",
+    "function_behind",
     "is_quantized_behind",
     "keep_float",
     "keep_from_empty",
@@ -100,10 +101,11 @@ def keep_layers(model: ir.Model, plan: Plan) -> None:
     layers = [n for n in all_nodes(model) if n.op_type in names and not n.domain]
     layers = [n for n in layers if n.op_type == "ConvTranspose" or n.name not in plan.quantized]
     float_ones = [node for node in layers if _is_dequantized_before(node.inputs[0])]
-    keep_float(model, [_function_behind(node) or node for node in float_ones], is_quantized_behind)
+    keep_float(model, [function_behind(node) or node for node in float_ones], is_quantized_behind)
 
 
-def _function_behind(layer: ir.Node) -> ir.Node | None:
+def function_behind(layer: ir.Node) -> ir.Node | None:
+    """A Relu or Clip that alone reads what a layer gives."""
     reader = only_reader(layer.outputs[0])
     return reader if reader is not None and reader.op_type in ("Relu", "Clip") else None
 
