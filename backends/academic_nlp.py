@@ -12,6 +12,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
+from onnxq.graph.values import rank_of
 from onnxq.op_rule import ANY_BITS
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import gemm_axis, matmul_axis, plain_gemm
@@ -23,7 +24,7 @@ __all__ = ["BACKEND"]
 def _table(node: ir.Node) -> str | None:
     """A Gather that picks rows of a constant table of embeddings."""
     table = node.inputs[0]
-    rows = table is not None and table.shape is not None and len(table.shape) == 2
+    rows = rank_of(table) == 2
     return None if rows and node.attributes.get_int("axis", 0) == 0 else "not a table of rows"
 
 

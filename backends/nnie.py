@@ -29,8 +29,8 @@ from onnxq.errors import BackendError
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import constant_array, is_constant, static_shape
+from onnxq.graph.traverse import all_constants, all_nodes
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, static_shape
 from onnxq.grids import logarithmic
 from onnxq.options import Options
 from onnxq.plan import Plan, Site
@@ -67,15 +67,13 @@ def _ungrouped(node: ir.Node) -> str | None:
     weight = node.inputs[1]
     if node.attributes.get_int("group", 1) != 1:
         return "a convolution with groups needs clip values for each group, which the table cannot say"
-    return None if weight is not None and weight.shape is not None and len(weight.shape) == 4 else "not 2-dimensional"
+    return None if rank_of(weight) == 4 else "not 2-dimensional"
 
 
 def _plain_matmul(node: ir.Node) -> str | None:
     """A product with a constant matrix."""
     weight = node.inputs[1]
-    return (
-        None if weight is not None and weight.shape is not None and len(weight.shape) == 2 else "its weight has batches"
-    )
+    return None if rank_of(weight) == 2 else "its weight has batches"
 
 
 def _eltwise(node: ir.Node) -> str | None:
@@ -99,7 +97,7 @@ def _doubling(node: ir.Node) -> str | None:
     rounding = node.attributes.get_string("nearest_mode", "round_prefer_floor")
     if node.attributes.get_string("mode", "nearest") != "nearest" or rounding not in _DOUBLING.get(mode or "", ()):
         return text
-    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    scales = constant_array(input_of(node, 2))
     if scales is not None and scales.size:
         factors: Sequence[float] = [float(s) for s in scales]
     else:
@@ -212,7 +210,7 @@ def _read(path: Path) -> Quantized:
             raise BackendError(f"node {name!r} has {len(sites)} inputs, its entry {len(table[name])}", where=where)
     if strange := [name for name in table if name in nodes and name not in quantized.quantized]:
         raise BackendError(f"it has an entry for {strange[0]!r}, which NNIE does not quantize", where=where)
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
 
     def find(site: Site) -> QParams | None:
         if site.role != "activation":

@@ -56,7 +56,6 @@ def _read(path: Path) -> Quantized:
     model = load_named(path)
     table = path.with_suffix(".json")
     constants = weights(model, BACKEND)
-    initializers = {v.name for v in model.graph.initializers.values()}
     activations: dict[str, QParams] = {}
     stored: dict[str, QParams] = {}
     for name, entry in read_json(table, ["ppl"])["ppl"].items():
@@ -66,7 +65,7 @@ def _read(path: Path) -> Quantized:
         axis = granularity(*constants[name], BACKEND, per_channel=many) if name in constants else PerTensor()
         spec = QuantSpec(entry["bit"], signed=False, symmetric=False, granularity=axis)
         qp = qparams_of(name, table, spec, entry["step"], entry["zero_point"])
-        (stored if name in initializers else activations)[name] = qp
+        (stored if name in model.graph.initializers else activations)[name] = qp
     return put_together(model, BACKEND, activations, stored)
 
 

@@ -91,7 +91,6 @@ def _read(path: Path) -> Quantized:
     model = load_named(path)
     table = path.with_suffix(".json")
     constants = weights(model, BACKEND)
-    initializers = {v.name for v in model.graph.initializers.values()}
     activations: dict[str, QParams] = {}
     stored: dict[str, QParams] = {}
     document = read_json(table, ["quant_info", "op_info"])
@@ -106,7 +105,7 @@ def _read(path: Path) -> Quantized:
         spec = QuantSpec(entry["bit_width"], granularity=axis)
         qp = qparams_of(name, table, spec, entry["scale"], entry["zero_point"])
         qp = replace(qp, spec=replace(spec, narrow_range=entry["q_min"] == spec.qmin + 1))
-        (stored if name in initializers else activations)[name] = qp
+        (stored if name in model.graph.initializers else activations)[name] = qp
     return only_for(put_together(model, BACKEND, activations, stored), document["op_info"])
 
 

@@ -42,7 +42,7 @@ from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_graphs
+from onnxq.graph.traverse import all_constants
 from onnxq.planning.table_rows import row
 from onnxq.quantized import Quantized
 from onnxq.render.encodings import Version, parse, to_document
@@ -75,7 +75,7 @@ def _write(version: Version, quantized: Quantized, path: Path) -> list[Path]:
 
 def _read(version: Version, path: Path) -> Quantized:
     model = load_named(path)
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
 
     def axis(name: str, scales: int) -> int:
         """The channel axis by the operator that reads a constant."""

@@ -35,6 +35,7 @@ from onnxq.graph.files.save import save
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.values import input_of
 from onnxq.plan import Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -126,7 +127,7 @@ def _add_constants(table: Table, node: ir.Node, rule: OpRule, parts: Parts) -> N
             _add(table, f"{node.name}_weights", _range(numbers))
         elif value.name not in table:
             table[value.name or ""] = _range(numbers)
-    bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+    bias = input_of(node, rule.bias)
     if bias is not None and bias.name in parts.biases:
         data = node.inputs[0].name if node.inputs[0] is not None else None
         steps = [(e["max"] - e["min"]) / _STEPS for e in (table[f"{node.name}_weights"], table[data or ""])]

@@ -31,8 +31,8 @@ from onnxq.graph.files.save import save
 from onnxq.graph.note import Note
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import constant_array, is_constant, stand_for
+from onnxq.graph.traverse import all_constants, all_graphs, all_nodes
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, stand_for
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams
@@ -59,7 +59,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
     changed = 0
     for node in all_nodes(model):
         if node.op_type == "MatMul" and node.domain == "" and is_constant(node.inputs[1]):
-            ranks = [len(v.shape) if v is not None and v.shape is not None else 0 for v in node.inputs]
+            ranks = [rank_of(v) or 0 for v in node.inputs]
             if ranks == [2, 2]:
                 stand_for(node, [node])
                 node.op_type = "Gemm"
@@ -71,7 +71,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
 def _adjust(model: ir.Model, plan: Plan, numbers: MutableMapping[str, QParams]) -> list[str]:
     """Numbers as the tool makes them: inherited by inputs, weights by its own formula, biases by the product."""
     _inherit(model, plan, numbers)
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
     for site in plan.sites:
         array = constant_array(constants.get(site.tensor)) if site.role == "weight" else None
         if array is not None and site.name in numbers:
@@ -138,7 +138,7 @@ def _write(quantized: Quantized, path: Path) -> list[Path]:
 
 
 def _write_weights(model: ir.Model, numbers: Mapping[str, QParams]) -> None:
-    constants = {name: value for graph in all_graphs(model) for name, value in graph.initializers.items()}
+    constants = all_constants(model)
     for name, qp in numbers.items():
         value = constants[name]
         array = constant_array(value)
@@ -179,7 +179,7 @@ def _read(path: Path) -> Quantized:
             continue
         step, middle = of_the_tool(array)
         stored[weight.name or ""] = QParams(BACKEND.weight, np.asarray(step), np.asarray(middle, np.int64))
-        bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+        bias = input_of(node, rule.bias)
         if bias is not None and is_constant(bias):
             product = np.asarray(activations[data.name or ""].scale * step, np.float32)
             biases[bias.name or ""] = QParams(QuantSpec(bits=32), product, np.zeros((), np.int64))

@@ -34,7 +34,7 @@ from onnxq.graph.batch_norm import is_in_training
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.traverse import full_type
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 from onnxq.options import Options
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import only_an_output
@@ -106,11 +106,11 @@ def _refused(node: ir.Node) -> tuple[str, str] | None:
 
 def _resized_otherwise(node: ir.Node) -> str | None:
     """What TVM makes of a Resize: its scales are the ratios of the sizes, whatever it is given."""
-    data, scales = node.inputs[0], constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    data, scales = node.inputs[0], constant_array(input_of(node, 2))
     if data is None or data.shape is None:
         return None
     axes = node.attributes.get_ints("axes", ()) or range(len(data.shape))
-    sizes = constant_array(node.inputs[3]) if len(node.inputs) > 3 else None
+    sizes = constant_array(input_of(node, 3))
     if node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "align_corners":
         pairs = zip(axes, sizes, strict=True) if sizes is not None else ()
         alone = any(size == 1 != data.shape[axis] for axis, size in pairs)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from onnxq import dynamic as dynamic
     from onnxq import nvfp4 as nvfp4
     from onnxq import weight_only as weight_only
-    from onnxq.agreement import Agreement
     from onnxq.algorithm import Algorithm
     from onnxq.backend import Backend, Format, Kind, OpRule
     from onnxq.calibration.data import open_data
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from onnxq.finetune import finetune
+    from onnxq.measuring.agreement import Agreement
     from onnxq.measuring.comparison import TensorErrors
     from onnxq.measuring.layerwise import LayerAgreement
     from onnxq.measuring.loss import Loss
@@ -146,7 +146,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "agreement": ("Agreement",),
     "algorithm": ("Algorithm",),
     "backend": ("Backend", "Format", "Kind", "OpRule"),
     "calibration.data": ("open_data",),
@@ -161,6 +160,7 @@ _MODULES = {
     "deploy_all": ("deploy_all",),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "finetune": ("finetune",),
+    "measuring.agreement": ("Agreement",),
     "measuring.comparison": ("TensorErrors",),
     "measuring.layerwise": ("LayerAgreement",),
     "measuring.loss": ("Loss",),

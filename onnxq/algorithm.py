@@ -49,8 +49,24 @@ class Algorithm(Protocol):
     PARAMETERS: Mapping[str, object]
 
 
+class _Samples:
+    """The kept samples of a draft, by what they are for."""
+
+    statistics: Statistics
+
+    @property
+    def fitting(self) -> Sequence[KeptSample]:
+        """Kept samples to learn from."""
+        return to_learn_from(self.statistics.kept)
+
+    @property
+    def held(self) -> Sequence[KeptSample]:
+        """Kept samples that tell whether what was learned is better; the others' neighbours."""
+        return held_back(self.statistics.kept)
+
+
 @dataclass(eq=False)
-class FloatDraft:
+class FloatDraft(_Samples):
     """A float model on its way to a plan; ``apply(draft, **parameters)`` of a float-stage algorithm changes it.
 
     One of the options stage changes :attr:`options` alone.
@@ -160,7 +176,7 @@ class FloatDraft:
 
 
 @dataclass(eq=False)
-class Draft:
+class Draft(_Samples):
     """A planned model with its numbers; ``apply(draft, **parameters)`` of a numbers-stage algorithm changes it.
 
     A weight is changed by giving its initializer other numbers: those it holds when all algorithms are done are rounded
@@ -190,16 +206,6 @@ class Draft:
     sizes: Mapping[str, int]
     reporter: Reporter = field(default_factory=Silent)
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def fitting(self) -> Sequence[KeptSample]:
-        """Kept samples to learn from."""
-        return to_learn_from(self.statistics.kept)
-
-    @property
-    def held(self) -> Sequence[KeptSample]:
-        """Kept samples that tell whether what was learned is better; the others' neighbours."""
-        return held_back(self.statistics.kept)
 
     @property
     def guards_teach(self) -> bool:

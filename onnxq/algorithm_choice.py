@@ -14,9 +14,9 @@ from onnxq.algorithm import Algorithm, Draft, FloatDraft
 from onnxq.console.deadline import TimeIsUpError
 from onnxq.errors import OnnxqError, OptionError
 from onnxq.numbers import fit_biases
-from onnxq.one_thread import one_blas_thread
 from onnxq.options.one_value import once
 from onnxq.plugins import OWN
+from onnxq.process.one_thread import one_blas_thread
 from onnxq.suggest import nearest
 
 __all__ = ["Choice", "algorithm_named", "chosen", "require_a_plan", "run", "whole_model"]

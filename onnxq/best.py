@@ -168,7 +168,7 @@ class _Bench:
 
     def forget_all_but(self, state: _State) -> None:
         """Keep of what was made on the way to states no more than the next ones may build on."""
-        front = _texts_of(state.algorithms, "float")
+        front = _front(state.algorithms)
         self._in_front = {key: made for key, made in self._in_front.items() if key[0] == front}
         self._stages = {key: made for key, made in self._stages.items() if key[:2] == (state.range, front)}
 
@@ -183,7 +183,7 @@ class _Bench:
         """The model of a state, made with the samples that learn in a turn, and what its algorithms say."""
         self.deadline.check()
         decider, choices = self.decider, chosen(wanted.algorithms)
-        front = _texts_of(wanted.algorithms, "float")
+        front = _front(wanted.algorithms)
         draft = self._in_front.get((front, turn))
         if draft is None:
             draft = FloatDraft(decider.model, decider.target, decider.options, self._turns[turn][0], self.deadline)
@@ -197,9 +197,9 @@ class _Bench:
         return quantized, [*draft.notes, *said]
 
 
-def _texts_of(algorithms: Sequence[str], stage: str) -> tuple[str, ...]:
-    """Those of some algorithms that are of a stage, as they were written."""
-    return tuple(choice.text for choice in chosen(algorithms) if choice.stage == stage)
+def _front(algorithms: Sequence[str]) -> tuple[str, ...]:
+    """Those of some algorithms that are of the float stage, as they were written."""
+    return tuple(choice.text for choice in chosen(algorithms) if choice.stage == "float")
 
 
 def _cut_off(before: Quantized, after: Quantized, decider: Decider) -> str | None:

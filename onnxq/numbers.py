@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, MutableMapping
+from collections.abc import Container, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -121,31 +121,37 @@ def choose_numbers(model: ir.Model, plan: Plan, statistics: Statistics) -> dict[
         tied.setdefault(plan.root(site).name, []).append(site.source)
     for site in plan.sites:
         if site.role == "activation" and site.tied_to is None:
-            ends = ALL
-            if site.spec.range != "minmax":
-                lowest, highest = zip(
-                    *(bounds(made.get(source), site.spec.bits) for source in tied[site.name]), strict=True
-                )
-                ends = (min(lowest), max(highest))
+            ends = _where_all_saturate([made.get(source) for source in tied[site.name]], site.spec)
             ranges = [site.fixed or _range(statistics, masks, site.source, site.spec, ends)]
             ranges += [_extent(values, statistics, masks, tensor, site.spec) for tensor in site.spans]
             lows, highs = zip(*ranges, strict=True)
             numbers[site.name] = from_range(min(lows), max(highs), site.spec)
         elif site.role in ("weight", "constant"):
-            array = _array(values[site.tensor])
-            if site.role == "weight" or site.spec.power_of_two:
-                found = once(values[site.tensor], ("range", site.spec), partial(weight_range, array, site.spec))
-                numbers[site.name] = from_range(*found, site.spec)
-                if site.spec.reduced:
-                    readers = [nodes[edge.node] for edge in site.readers]
-                    numbers[site.name] = reduced_numbers(numbers[site.name], readers, values[site.tensor])
-            else:
-                numbers[site.name] = from_range(array.min(initial=0.0), array.max(initial=0.0), site.spec)
+            numbers[site.name] = _of_constant(values[site.tensor], site, nodes)
     for site in plan.sites:
         if site.tied_to is not None:
             numbers[site.name] = replace(numbers[plan.root(site).name], spec=site.spec)
     fit_biases(model, plan, numbers)
     return numbers
+
+
+def _where_all_saturate(tensors: Sequence[ir.Value | None], spec: QuantSpec) -> tuple[float, float]:
+    """The numbers beyond which all that read one of some tensors saturate; ``minmax`` is asked for to hold them."""
+    if spec.range == "minmax":
+        return ALL
+    lowest, highest = zip(*(bounds(tensor, spec.bits) for tensor in tensors), strict=True)
+    return min(lowest), max(highest)
+
+
+def _of_constant(value: ir.Value, site: Site, nodes: Mapping[str, ir.Node]) -> QParams:
+    """Those of a weight, or of a constant that an operator takes as data."""
+    array = _array(value)
+    if site.role == "constant" and not site.spec.power_of_two:
+        return from_range(array.min(initial=0.0), array.max(initial=0.0), site.spec)
+    found = from_range(*once(value, ("range", site.spec), partial(weight_range, array, site.spec)), site.spec)
+    if not site.spec.reduced:
+        return found
+    return reduced_numbers(found, [nodes[edge.node] for edge in site.readers], value)
 
 
 def _extent(

@@ -22,13 +22,13 @@ from onnxq.errors import ModelError, OnnxqError, OptionError
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.snapshot import snapshot
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.memory import trim
 from onnxq.notes.remarks import remarks
 from onnxq.notes.unlike_given import unlike_given, unlike_unconverted
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.inputs import inputs_of
 from onnxq.planning.planner import activations_of
 from onnxq.prepare import Prepared
+from onnxq.process.memory import trim
 
 __all__ = ["observable", "observe", "require_one", "too_few_kept"]
 

@@ -109,6 +109,10 @@ class Plan:
         """Number of nodes with float arithmetic before quantization: those that run in integers now, and the others."""
         return self.done + len(self.kept_float)
 
+    def in_integers(self, node: str | None) -> bool:
+        """Whether a node of that name is one of :attr:`done`."""
+        return node in self.quantized or node in self.absorbed
+
     def root(self, site: Site) -> Site:
         """The site whose numbers ``site`` uses: itself, or the one it is tied to."""
         while site.tied_to is not None:

@@ -21,7 +21,6 @@ from onnxq.graph.files.onnx_checker import check, check_inputs
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
-from onnxq.graph.parts import Parts
 from onnxq.graph.passes.fix_shapes import fix_shapes
 from onnxq.graph.passes.fold_forward import fold_forward
 from onnxq.graph.passes.fused_chains import FUSED
@@ -31,6 +30,7 @@ from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.simplify import simplify
 from onnxq.graph.passes.upcast import upcast
 from onnxq.graph.passes.write_out import COMPOSITE, OPSET_OF_FUSED, has_any, write_out
+from onnxq.graph.snapshot import snapshot
 from onnxq.graph.traverse import all_nodes, describe, full_type
 from onnxq.graph.values import MADE
 from onnxq.options import Options
@@ -166,13 +166,13 @@ class Prepared:
             before = _tensors(model).keys()
             notes += lowered(model, target.name, target.max_opset, options)
             mark_excluded(model, options)
-            parts = Parts(model)
+            known = snapshot(model)
             notes += map(str, target.rewrite(model) if target.rewrite is not None else ())
+            if cloned and not lower and snapshot(model) == known:
+                model = base  # whose measurements other targets share
             for name, value in _tensors(model).items():
                 if name not in before:
                     value.meta[MADE] = True
-            if cloned and not lower and parts.are_the_same:
-                model = base  # whose measurements other targets share
         refuse = target.format_named(options.format).refuses
         if refuse is not None:
             refuse(model)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ from onnxq.calibration.statistics import Statistics
 from onnxq.console.terminal import counts
 from onnxq.errors import OptionError
 from onnxq.measuring.verification import Verification
+from onnxq.notes.aloud import say
+from onnxq.notes.cautions import poor, vague
 from onnxq.notes.reasons import by_reason
 from onnxq.observe import require_one
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept
 from onnxq.planning.weightless import ALREADY
 
-__all__ = ["HOME", "Rewritten", "nothing_done", "refuse_unused", "require_home", "samples_of"]
+__all__ = ["HOME", "Rewritten", "nothing_done", "refuse_unused", "require_home", "samples_of", "told"]
 
 HOME = "onnxruntime"
 """The target that an algorithm which is a pipeline of its own writes for, unless its ``TARGET`` says another."""
@@ -82,6 +84,35 @@ def nothing_done(kept: Sequence[Kept], otherwise: str) -> str:
     given = found and found[0][0] == ALREADY
     hint = "Give the float model" if given else "Without --algorithm, all operators are looked at"
     return f"nothing was quantized: the result is the float model; {why}. {hint}"
+
+
+def told(
+    verification: Verification,
+    options: Options,
+    before: Sequence[str],
+    *,
+    slow: Iterable[str] = (),
+    there: int | None,
+) -> Verification:
+    """What was verified, with all that there is to warn of, which is said.
+
+    Args:
+        verification: of the result.
+        options: the floor is one of them.
+        before: warnings from before it was verified.
+        slow: what it says of the time that a run takes.
+        there: how many samples there are; None where nobody knows.
+    """
+    warnings = (
+        *before,
+        *verification.warnings,
+        *slow,
+        *vague(verification, there),
+        *poor(verification, options),
+    )
+    verification = replace(verification, warnings=warnings)
+    say(verification)
+    return verification
 
 
 def require_home(backend: str, choice: Choice) -> str:

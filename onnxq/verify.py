@@ -19,7 +19,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq import plugins
-from onnxq.agreement import Agreement
 from onnxq.backend import Backend
 from onnxq.backend_choice import backend_named
 from onnxq.calibration.data import open_data
@@ -36,6 +35,7 @@ from onnxq.graph.picking import Picking, picking
 from onnxq.graph.shapes import forget_shapes, infer_shapes
 from onnxq.integer_operators import quantizing
 from onnxq.locations import find_artifact
+from onnxq.measuring.agreement import Agreement
 from onnxq.measuring.as_read import show_as_read
 from onnxq.measuring.chosen_rows import chosen_rows, rows_said
 from onnxq.measuring.figures import against_float, against_simulation

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,23 +23,22 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from onnxq import Options, Quantized, quantize
 from onnxq.ort.overflow import products_overflow
+from tests.running import Feeds, infer
 
 __all__ = ["ALL", "Outcome", "assert_contract", "infer", "quantize_checked", "sqnr"]
 
 Array = NDArray[Any]
-Feeds = Mapping[str, Array]
 
 ALL = Options(placement="all")
+"""Quantizes whatever can be quantized, however little a tiny model gains from it."""
 GIVEN = 10.0 if products_overflow() else 25.0
 """dB between the results with and without graph optimizations where weights were quantized before, or by onnxruntime
 itself as it does between quantizers: some processors cut off sums of products with them."""
-"""Quantizes whatever can be quantized, however little a tiny model gains from it."""
 
 _PLACING = ("Concat", "Mul", "Reshape", "Shape", "Slice", "Transpose")
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "FakeQuantize")
@@ -161,24 +160,6 @@ def assert_contract(
             between = sqnr(plain[name], optimized[name])
             assert between >= agree, f"output {name!r}: optimizations on and off differ, {between:.1f} dB"
     return scores
-
-
-def infer(
-    model: onnx.ModelProto, feeds: Sequence[Feeds], *, optimize: bool, library: Path | None = None
-) -> dict[str, list[Array]]:
-    """Outputs by onnxruntime, one array a sample."""
-    options = ort.SessionOptions()
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    if library is not None:
-        options.register_custom_ops_library(str(library))
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    inputs = {value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())}
-    runs = [session.run(None, {n: a for n, a in sample.items() if n in inputs}) for sample in feeds]
-    return {name: [np.asarray(run[i]) for run in runs] for i, name in enumerate(names)}
 
 
 def sqnr(reference: Sequence[Array], got: Sequence[Array]) -> float:

@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, parser
 
+from onnxq import Quantized, Rewritten
+from tests.running import open_session
+
 __all__ = [
     "build",
+    "constants_of",
     "embedded_attention",
+    "f16",
     "f32",
     "feeds_for",
+    "i64",
     "images",
     "loads",
     "masked_attention",
@@ -24,6 +29,7 @@ __all__ = [
     "renamed",
     "selecting",
     "untouched",
+    "verified_sqnr",
 ]
 
 Array = NDArray[Any]
@@ -61,6 +67,16 @@ def _initializer(array: Array, name: str) -> onnx.TensorProto:
 def f32(values: object) -> NDArray[np.float32]:
     """A float32 array of the numbers given."""
     return np.asarray(values, np.float32)
+
+
+def f16(values: object) -> NDArray[np.float16]:
+    """A float16 array of the numbers given."""
+    return np.asarray(values, np.float16)
+
+
+def i64(values: object) -> NDArray[np.int64]:
+    """An int64 array of the numbers given."""
+    return np.asarray(values, np.int64)
 
 
 def normal(*shape: int, seed: int = 0, scale: float | None = None) -> NDArray[np.float32]:
@@ -172,12 +188,21 @@ def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     return copy
 
 
+def constants_of(model: onnx.ModelProto) -> dict[str, Array]:
+    """The initializers of a model's main graph."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def verified_sqnr(made: Quantized | Rewritten) -> float:
+    """dB of the output that has lost most, as it was verified."""
+    assert made.verification is not None and made.verification.worst is not None
+    return made.verification.worst[1].sqnr
+
+
 def loads(model: onnx.ModelProto) -> bool:
     """Whether the installed onnxruntime loads a model; older ones lack kernels."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        open_session(model)
     except Exception:
         return False
     return True

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from tests.models import build, f32, normal
+from tests.running import open_session
 
 CORNERS = np.stack(np.meshgrid(np.arange(8), np.arange(8)), -1).reshape(1, 64, 2).astype(np.float32)
 
@@ -77,8 +77,5 @@ def picked_from(
     (node,) = (node for node in copy.graph.node if node.op_type == "NonMaxSuppression")
     read = node.input[0 if name == "boxes" else 1]
     copy.graph.output.append(onnx.helper.make_tensor_value_info(read, onnx.TensorProto.FLOAT, None))
-    options = ort.SessionOptions()
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(copy, optimize=optimize)
     return [np.asarray(session.run([read], feed)[0], np.float64) for feed in feeds]

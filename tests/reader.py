@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ __all__ = ["Reader"]
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, feeds: Sequence[dict[str, NDArray[Any]]]) -> None:
+    def __init__(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         self.left = iter(feeds)
 
-    def get_next(self) -> dict[str, NDArray[Any]] | None:
+    def get_next(self) -> Mapping[str, NDArray[Any]] | None:
         """The next sample; None behind the last."""
         return next(self.left, None)

@@ -24,14 +24,14 @@ from onnxq.measuring.metrics import sqnr
 from onnxq.ort.session import Session
 from tests import pairs
 from tests.installed import needs
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, constants_of, f32, feeds_for, images, normal
 from tests.targets import BY_RUNTIMES, residual
 
 
 def by_hand() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Tensor → (float, as its readers see it in the quantized model), over all samples, in float64."""
     w = numpy_helper.to_array(pairs.float_model().graph.initializer[0]).astype(np.float64)
-    stored = {t.name: numpy_helper.to_array(t) for t in pairs.quantized_model().graph.initializer}
+    stored = constants_of(pairs.quantized_model())
     x = np.concatenate([feed["x"] for feed in pairs.data()]).astype(np.float64)
     h = x @ w
     hq = np.clip(np.rint(x @ (stored["w_q"] * stored["w_s"].astype(np.float64)) / pairs.SCALE), -128, 127) * pairs.SCALE

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 import onnxq
@@ -23,8 +21,9 @@ from onnxq.cli import main
 from onnxq.errors import BackendError
 from onnxq.notes.reasons import by_reason
 from tests.contract import infer
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 from tests.reader import Reader
+from tests.running import open_session
 
 Array = NDArray[Any]
 
@@ -73,7 +72,7 @@ def by_onnxruntime(
 
 def scales_of(model: onnx.ModelProto) -> list[float]:
     """Every scale of a QDQ model, per-channel ones apart, sorted."""
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    constants = constants_of(model)
     names = {n.input[1] for n in model.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
     return sorted({float(v) for name in names for v in np.atleast_1d(constants[name])})
 
@@ -136,7 +135,7 @@ def test_fake_quantize_functions(tmp_path: Path) -> None:
             assert np.array_equal(deployed.qparams[site.name].zero_point, made.qparams[site.name].zero_point)
     want, got = (infer(onnx.load(f), FEEDS, optimize=False)["y"] for f in (fake, tmp_path / "out.onnx"))
     assert max(float(np.abs(a - b).max()) for a, b in zip(want, got, strict=True)) < 1e-5
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "out.onnx")
     assert [i.name for i in session.get_inputs()] == ["x"] and [o.name for o in session.get_outputs()] == ["y"]
 
 
@@ -156,11 +155,11 @@ def test_what_a_target_cannot_hold_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["onnxruntime", "tvm", "qnn"])
 def test_weights_with_a_zero_point_stay_as_given_where_the_runtime_takes_them(backend: str, tmp_path: Path) -> None:
     source = by_onnxruntime(tmp_path, symmetric=False, weights=QuantType.QUInt8, per_channel=False)
-    given = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
+    given = constants_of(source)
     assert given["w1_zero_point"] != 128, "not in the middle"
     made = onnxq.deploy(source, backend=backend, output=tmp_path / "out.onnx")
     assert list(made.plan.quantized.values()).count("Conv") == 2 and "Gemm" in made.plan.quantized.values()
-    stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    stored = constants_of(onnx.load(tmp_path / "out.onnx"))
     for name in ("w1", "w2", "w3"):
         assert stored[f"{name}_scale"] == given[f"{name}_scale"]
         integers, kept = (next(v for k, v in m.items() if k.startswith(f"{name}_q")) for m in (given, stored))
@@ -270,7 +269,7 @@ def test_a_scale_that_the_target_cannot_compute_with_is_moved_and_named(tmp_path
     ]
     assert "1 scale of 1 tensor changed: onnxruntime cannot compute" in deployed.recipe[1]
     feeds = images(1, 8, 4, 4, samples=2)
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "out.onnx")
     assert [session.run(None, feed)[0].shape for feed in feeds] == [(1, 4, 1, 1)] * 2
 
 

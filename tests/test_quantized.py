@@ -11,13 +11,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options, Quantized, views
 from onnxq.console.terminal import Screen
 from onnxq.errors import OutputError
-from tests.models import images
+from tests.models import constants_of, images
 from tests.planning.test_planner import residual
 
 
@@ -70,7 +69,7 @@ def test_other_numbers_or_another_format_are_rendered_anew(quantized: Quantized,
     other = replace(quantized, qparams={**quantized.qparams, name: coarse})
     assert text(other.rendered()) == text(other.qdq()) != before
     (path,) = other.save(tmp_path / "q.onnx")
-    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    stored = constants_of(onnx.load(path))
     assert any(np.array_equal(array, coarse.scale) for array in stored.values())
     assert "FakeQuantize" in ops(replace(other, format="fake-quantize").rendered())
     assert text(quantized.rendered()) == before

@@ -14,7 +14,8 @@ from onnxq.measuring import final_check
 from onnxq.ort.session import Session
 from onnxq.prepare import Prepared
 from onnxq.result_check import ResultCheck
-from tests.deciding.test_mend import DATA, ruined, worst
+from tests.deciding.test_mend import DATA, ruined
+from tests.models import verified_sqnr
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[bool]]:
@@ -42,7 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[bool]]:
 def test_the_speed_of_a_mended_result_alone_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, opened = counted(monkeypatch)
     result = onnxq.quantize(ruined(), DATA)
-    assert "first" not in result.plan.quantized and worst(result) > 18
+    assert "first" not in result.plan.quantized and verified_sqnr(result) > 18
     looks = asked.count("look")
     assert looks > 1 and asked == ["look"] * looks + ["complete"]
     assert opened == [True] * looks + [True, False, True], "then the last anew, it without optimizations, and float"

@@ -42,14 +42,9 @@ def theirs(*, prepared: bool) -> Quantizer:
     def run(
         case: Case, source: onnx.ModelProto | Path, feeds: Sequence[Mapping[str, NDArray[Any]]], output: Path
     ) -> str:
-        from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+        from onnxruntime.quantization import QuantType, quantize_static
 
-        class Reader(CalibrationDataReader):  # type: ignore[misc]
-            def __init__(self) -> None:
-                self.left = iter(feeds)
-
-            def get_next(self) -> Any:
-                return next(self.left, None)
+        from tests.reader import Reader
 
         asked = dict(case.asked)
         extra: dict[str, Any] = {"ActivationSymmetric": True} if asked.pop("symmetric", False) else {}
@@ -63,7 +58,7 @@ def theirs(*, prepared: bool) -> Quantizer:
             quantize_static(
                 _prepared(source, Path(folder)) if prepared else source,
                 output,
-                Reader(),
+                Reader(feeds),
                 activation_type=activation,
                 weight_type=weight,
                 nodes_to_exclude=excluded,

@@ -11,18 +11,14 @@ of an integer convolution are put together.
 from __future__ import annotations
 
 import argparse
-import collections
 import itertools
-import json
 import math
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
+from kernel_times import kernel_times
 from onnx import numpy_helper
 
 from onnxq import Options
@@ -81,21 +77,10 @@ def build(sizes: Sizes, *, integer: bool) -> onnx.ModelProto:
 
 def nanoseconds(model: onnx.ModelProto, sizes: Sizes, dtype: type[np.generic]) -> float:
     """Of the second convolution, for each position of its output."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 3
     feeds = {"x": np.random.default_rng(1).integers(0, 255, (1, BEFORE, *sizes.read)).astype(dtype)}
-    with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = str(Path(folder) / "p")
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        for _ in range(RUNS):
-            session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    times: dict[str, list[float]] = collections.defaultdict(list)
-    for event in events:
-        timed = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
-        if timed and "Conv" in event["args"]["op_name"]:
-            times[event["name"]].append(event["dur"])
-    return 1000 * min(list(times.values())[1]) / math.prod([sizes.size] * sizes.axes)
+    kernels = kernel_times(model.SerializeToString(), feeds, RUNS).values()
+    tested = [kernel for kernel in kernels if "Conv" in kernel.op][1]
+    return 1000 * min(tested.times) / math.prod([sizes.size] * sizes.axes)
 
 
 def joined(model: onnx.ModelProto, sizes: Sizes) -> Sizes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
+from kernel_times import kernel_times
 
 import onnxq
 from onnxq import Options
@@ -29,27 +28,11 @@ from onnxq.backends.onnxruntime import BACKEND
 from onnxq.for_processor import for_processor
 from onnxq.graph.traverse import all_nodes
 
-_ENDING = "_kernel_time"
-
 
 def profile(model: Path, feeds: Mapping[str, Any], runs: int) -> dict[str, tuple[str, float]]:
     """Node → operator and microseconds."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 3
-    with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = str(Path(folder) / "p")
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        for _ in range(runs):
-            session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    times: dict[str, list[float]] = collections.defaultdict(list)
-    ops: dict[str, str] = {}
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_ENDING):
-            name = event["name"].removesuffix(_ENDING)
-            times[name].append(event["dur"])
-            ops[name] = event["args"]["op_name"]
-    return {name: (ops[name], statistics.median(durations)) for name, durations in times.items()}
+    kernels = kernel_times(model, feeds, runs)
+    return {name: (kernel.op, statistics.median(kernel.times)) for name, kernel in kernels.items()}
 
 
 def random_feeds(model: ir.Model) -> dict[str, Any]:

@@ -13,15 +13,12 @@ itself.
 from __future__ import annotations
 
 import collections
-import json
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
+from kernel_times import kernel_times
 from onnx import TensorProto, helper, numpy_helper
 
 SHAPE = (1, 64, 56, 56)
@@ -114,22 +111,11 @@ def build(op: str, inputs: int, attributes: dict[str, Any], quantized: bool) -> 
 
 def profile(model: bytes, inputs: int, runs: int = 60, *, together: bool = False) -> dict[str, float]:
     """Microseconds a node type takes, median over runs; of one of its nodes, or of all of them together."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.enable_profiling = True
-    options.log_severity_level = 3
-    with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = str(Path(folder) / "p")
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        rng = np.random.default_rng(0)
-        feeds = {f"x{k}": rng.standard_normal(SHAPE, np.float32) for k in range(inputs)}
-        for _ in range(runs):
-            session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_text())
+    rng = np.random.default_rng(0)
+    feeds = {f"x{k}": rng.standard_normal(SHAPE, np.float32) for k in range(inputs)}
     times: dict[str, list[float]] = collections.defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            times[event["args"]["op_name"]].append(event["dur"])
+    for kernel in kernel_times(model, feeds, runs).values():
+        times[kernel.op] += kernel.times
     return {op: statistics.median(v) * (round(len(v) / runs) if together else 1) for op, v in times.items()}
 
 

@@ -61,7 +61,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import OTHER_AXES, constant_array, is_constant
+from onnxq.graph.values import OTHER_AXES, constant_array, input_of, is_constant, rank_of
 from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -214,8 +214,8 @@ def _convert(quantized: Quantized, path: Path) -> list[Path]:
 
 def _two_axes(node: ir.Node) -> str | None:
     """A convolution over two axes, height and width."""
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
-    flat = weight is not None and weight.shape is not None and len(weight.shape) == 4
+    weight = input_of(node, 1)
+    flat = rank_of(weight) == 4
     return None if flat else "ncnn has integers for convolutions over two axes only"
 
 
@@ -237,7 +237,7 @@ def _inner_gemm(node: ir.Node) -> str | None:
 def _inner_matmul(node: ir.Node) -> str | None:
     """A product of one row for each sample with a constant matrix."""
     weight = node.inputs[1]
-    flat = weight is not None and weight.shape is not None and len(weight.shape) == 2
+    flat = rank_of(weight) == 2
     return _one_row(node) if flat and is_constant(weight) else "no InnerProduct: its weight is not a constant matrix"
 
 

@@ -8,9 +8,9 @@ from onnxq.backends.ncnn.rewrites import ONE_AXIS
 from onnxq.backends.ncnn.steps import RECURRENT, wrong_steps
 from onnxq.backends.ncnn.views import too_many_axes
 from onnxq.checks.findings import Finding
-from onnxq.checks.forms import TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, in_steps
+from onnxq.checks.forms import TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, in_steps, is_deep
 from onnxq.checks.nodes import warn_of_nodes
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of
 from onnxq.options import Options
 
 __all__ = ["ABSENT", "lacks"]
@@ -95,7 +95,7 @@ def _gathers_by_computed(node: ir.Node) -> bool:
 def _gathers_of_no_table(node: ir.Node) -> bool:
     data, indices = node.inputs[0], node.inputs[1]
     single = indices is not None and indices.shape is not None and not len(indices.shape)
-    table = data is not None and data.shape is not None and len(data.shape) == 2 and not single
+    table = rank_of(data) == 2 and not single
     return is_constant(data) and not is_constant(indices) and not table
 
 
@@ -105,8 +105,8 @@ def _gathers_a_list(node: ir.Node) -> bool:
 
 
 def _reduces_one_axis_of_five(node: ir.Node) -> bool:
-    axes = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-    return _is_deep(node) and axes is not None and axes.size == 1
+    axes = constant_array(input_of(node, 1))
+    return is_deep(node) and axes is not None and axes.size == 1
 
 
 def _is_asymmetric(node: ir.Node) -> bool:
@@ -174,11 +174,5 @@ def _is_last(node: ir.Node) -> bool:
 
 def _steps(node: ir.Node) -> tuple[int, ...]:
     """Of a Slice, where they are known."""
-    found = constant_array(node.inputs[4]) if len(node.inputs) > 4 else None
+    found = constant_array(input_of(node, 4))
     return () if found is None else tuple(int(step) for step in found.reshape(-1))
-
-
-def _is_deep(node: ir.Node) -> bool:
-    """Whether a node reads a tensor of more than four dimensions."""
-    value = node.inputs[0]
-    return value is not None and value.shape is not None and len(value.shape) > 4

@@ -11,7 +11,9 @@ from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import (
     constant_array,
+    input_of,
     is_constant,
+    rank_of,
     remove_nodes,
     rename_output,
     set_constant,
@@ -59,13 +61,13 @@ def for_pnnx(model: ir.Model) -> list[Note]:
 
 
 def _is_first(axis: int, value: ir.Value | None) -> bool:
-    rank = len(value.shape) if value is not None and value.shape is not None else 0
+    rank = rank_of(value) or 0
     return axis in (0, -rank)
 
 
 def _one_axis(node: ir.Node) -> int | None:
     """The axis, from the front, of a reduction of one that is an input and not the batch; None for all others."""
-    data, found = node.inputs[0], constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    data, found = node.inputs[0], constant_array(input_of(node, 1))
     if data is None or data.shape is None or found is None or found.size != 1 or len(data.shape) > _MOST:
         return None
     axis = int(found.reshape(-1)[0]) % len(data.shape)

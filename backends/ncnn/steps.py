@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of, rank_of, size_along
 
 __all__ = ["RECURRENT", "wrong_steps"]
 
@@ -23,7 +23,7 @@ _STEPS_FIRST = "the steps of which are the first axis of what a {} gives,"
 
 def wrong_steps(node: ir.Node) -> str | None:
     """What makes the batch of pnnx the steps of a recurrent layer, as part of a sentence; None where nothing does."""
-    if node.op_type not in RECURRENT or node.attributes.get_int("layout", 0) != 0 or _length(node.inputs[0], 0) == 1:
+    if node.op_type not in RECURRENT or node.attributes.get_int("layout", 0) != 0 or size_along(node.inputs[0], 0) == 1:
         return None
     pending: list[tuple[ir.Value | None, int | None]] = [(node.inputs[0], 0)]
     seen = set[tuple[ir.Value, int | None]]()
@@ -34,7 +34,7 @@ def wrong_steps(node: ir.Node) -> str | None:
             continue
         seen.add((value, axis))
         if axis is None:
-            length = _length(maker.inputs[0] if maker.inputs else None, 0)
+            length = size_along(maker.inputs[0] if maker.inputs else None, 0)
             if maker.op_type in _WINDOWED and length is not None and length > 1:
                 return _OF_SEVERAL.format(maker.op_type)
             pending += [(read, None) for read in maker.inputs]
@@ -53,12 +53,12 @@ def _before(node: ir.Node, axis: int) -> int | None:
     That ends what pnnx knows of the batch, unless the operator in front of it has it say so anew.
     """
     data = node.inputs[0]
-    rank = len(data.shape) if data is not None and data.shape is not None else None
+    rank = rank_of(data)
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm", ())
         return perm[axis] if perm else None if rank is None else rank - 1 - axis
     if node.op_type in ("Squeeze", "Unsqueeze"):
-        axes = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = constant_array(input_of(node, 1))
         whole = rank if node.op_type == "Squeeze" or rank is None or axes is None else rank + axes.size
         if axes is None or whole is None:
             return None
@@ -68,9 +68,3 @@ def _before(node: ir.Node, axis: int) -> int | None:
             return kept[axis]
         return kept.index(axis) if axis in kept else None
     return 0 if node.op_type == "Flatten" and axis == 0 and node.attributes.get_int("axis", 1) == 1 else None
-
-
-def _length(value: ir.Value | None, axis: int) -> int | None:
-    """The size of an axis, where it is known."""
-    size = value.shape[axis] if value is not None and value.shape is not None and len(value.shape) > axis else None
-    return size if isinstance(size, int) else None

@@ -9,7 +9,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.merge_axes import merge_axes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import only_reader, remove_nodes, set_constant, static_shape
+from onnxq.graph.values import only_reader, rank_of, remove_nodes, set_constant, static_shape
 
 __all__ = ["MOST", "fewer_axes", "too_many_axes"]
 
@@ -42,7 +42,7 @@ def fewer_axes(model: ir.Model) -> list[Note]:
 def too_many_axes(node: ir.Node) -> str | None:
     """Why ncnn has no such Reshape, as part of a sentence; None where it has."""
     value = node.outputs[0] if node.op_type == "Reshape" and node.domain == "" else None
-    rank = len(value.shape) if value is not None and value.shape is not None else 0
+    rank = rank_of(value) or 0
     if value is None or rank < MOST or _is_view(only_reader(value)):
         return None
     if rank == MOST and _tells_batch(node.graph):

@@ -39,7 +39,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.onnxruntime.costs import COSTS, MOVED, SHUFFLED, VIEWS, spill_of_conversions, without_vnni
-from onnxq.backends.onnxruntime.limits import adjust, several
+from onnxq.backends.onnxruntime.limits import adjust, function_behind, several
 from onnxq.backends.onnxruntime.phases import WHY_STORED, in_phases
 from onnxq.backends.onnxruntime.processors import NO_VNNI
 from onnxq.backends.onnxruntime.rewrites import finish, recast
@@ -51,7 +51,6 @@ from onnxq.graph.passes.fuse_layernorm import LAYERNORM_OPSET, fuse_layernorm, h
 from onnxq.graph.passes.order_gelu import order_gelu
 from onnxq.graph.passes.write_out import NEWEST
 from onnxq.graph.recognition.groups import KINDS, Group
-from onnxq.graph.values import only_reader
 from onnxq.ort.overflow import products_overflow
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.microsoft import QDQ_MICROSOFT
@@ -81,8 +80,7 @@ _BEFORE_GELU = ("Conv",)
 
 def _clipped(node: ir.Node) -> bool:
     """Whether a Relu or Clip alone reads a product: onnxruntime computes both in float if no quantizer follows."""
-    reader = only_reader(node.outputs[0])
-    return reader is not None and reader.op_type in ("Relu", "Clip")
+    return function_behind(node) is not None
 
 
 def _table(node: ir.Node) -> str | None:

@@ -14,7 +14,7 @@ from onnxq.backends.onnxruntime.kernels import BLOCK, FOURS, STORED, quantizer_b
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, set_constant, static_shape
 
 __all__ = ["fill_up_channels", "filled_up"]
 
@@ -234,7 +234,7 @@ def _lengthen(node: ir.Node, index: int, axis: int, count: int, namer: Namer) ->
         _add(node, index, axis, count, 0, namer)
         return
     scale = constant_array(unpack.inputs[1])
-    zero = constant_array(unpack.inputs[2]) if len(unpack.inputs) > 2 else None
+    zero = constant_array(input_of(unpack, 2))
     if scale is not None and scale.size > 1 and unpack.attributes.get_int("axis", 1) == axis:
         # Scales of the last channel: onnxruntime compares that of a bias with those of the data and of the weight.
         _add(unpack, 0, axis, count, 0 if zero is None else zero.reshape(-1)[-1], namer)
@@ -249,7 +249,7 @@ def _lengthen(node: ir.Node, index: int, axis: int, count: int, namer: Namer) ->
 
 def _add(node: ir.Node, index: int, axis: int, count: int, number: AnyArray | int, namer: Namer) -> None:
     """As many numbers, one or one for each along the first axis, along an axis of a constant input, if it is there."""
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = input_of(node, index)
     array = constant_array(value)
     if value is None or array is None or not isinstance(node.graph, ir.Graph):
         return

@@ -9,6 +9,7 @@ How long each takes is linear in a few sizes, by the figures in :mod:`.processor
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -19,13 +20,18 @@ from onnxq.backends.onnxruntime.phases import phases_of
 from onnxq.backends.onnxruntime.processors import NEAR, VNNI, Depthwise, Linear, Products
 from onnxq.graph.windows import share_inside, share_whole
 
-__all__ = ["UNKNOWN", "conv_cost", "groups_together", "transposed_cost"]
+__all__ = ["UNKNOWN", "conv_cost", "elements_of", "groups_together", "transposed_cost"]
 
 UNKNOWN = 16
 """Stands for a size that is not known."""
 
 _SQUARES = ((3, 3), (5, 5), (7, 7))
 """Depthwise kernels that are faster in float than others."""
+
+
+def elements_of(sizes: Iterable[int | ir.SymbolicDim]) -> int:
+    """How many elements there are with these sizes, as far as they are known."""
+    return math.prod(size if isinstance(size, int) else UNKNOWN for size in sizes)
 
 
 class _Kernel(NamedTuple):

@@ -18,11 +18,11 @@ from functools import partial
 import onnx_ir as ir
 
 from onnxq.backend import Backend
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost, transposed_cost
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, conv_cost, elements_of, transposed_cost
 from onnxq.backends.onnxruntime.processors import NEAR, NO_VNNI, VNNI, Products
 from onnxq.backends.onnxruntime.resizes import repeats
 from onnxq.backends.onnxruntime.shuffles import conv_before
-from onnxq.graph.values import only_reader
+from onnxq.graph.values import only_reader, rank_of
 from onnxq.op_rule import Cost
 
 __all__ = ["COSTS", "MOVED", "SHUFFLED", "VIEWS", "WITHOUT_VNNI", "spill_of_conversions", "without_vnni"]
@@ -65,7 +65,7 @@ def _is_fused(add: ir.Node) -> bool:
 
 def _only_added(value: ir.Value) -> bool:
     maker = value.producer()
-    planes = value.shape is not None and len(value.shape) == 4
+    planes = rank_of(value) == 4
     return maker is not None and maker.op_type == "Conv" and planes and len(value.uses()) == 1
 
 
@@ -99,7 +99,7 @@ def mean_cost(
     """By the elements that become one: what it takes without them, and what each takes."""
     data = node.inputs[0]
     dims = data.shape[2:] if data is not None and data.shape is not None else (UNKNOWN, UNKNOWN)
-    return _linear(math.prod(d if isinstance(d, int) else UNKNOWN for d in dims), as_float, as_integer)
+    return _linear(elements_of(dims), as_float, as_integer)
 
 
 def pool_cost(

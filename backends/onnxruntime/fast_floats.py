@@ -7,14 +7,13 @@ float32, as those of a sum in another order do; signs of zeros may differ, and a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN
+from onnxq.backends.onnxruntime.convolutions import elements_of
 from onnxq.backends.onnxruntime.norms import POWERS, reciprocal, square
 from onnxq.backends.onnxruntime.over_channels import (
     REDUCTIONS,
@@ -73,7 +72,7 @@ def _is_worth_it(node: ir.Node, opset: int, least: int) -> bool:
     if opset < _OPSET or not isinstance(node.graph, ir.Graph) or data is None or data.dtype is not ir.DataType.FLOAT:
         return False
     dims = data.shape if data.shape is not None else (least,)
-    return math.prod(dim if isinstance(dim, int) else UNKNOWN for dim in dims) >= least
+    return elements_of(dims) >= least
 
 
 def _replace(nodes: Sequence[ir.Node], chain: Chain, write: Callable[[Chain], ir.Value | None]) -> None:

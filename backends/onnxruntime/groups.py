@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN, groups_together
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, elements_of, groups_together
 from onnxq.backends.onnxruntime.kernels import quantizer_behind
 from onnxq.backends.onnxruntime.processors import Products
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, only_reader
+from onnxq.graph.values import AnyArray, constant_array, input_of, only_reader
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -36,7 +35,7 @@ def join_groups(model: ir.Model, plan: Plan, products: Products) -> None:
         if unpack is None:
             continue
         made = node.outputs[0].shape
-        elements = math.prod(d if isinstance(d, int) else UNKNOWN for d in made or (UNKNOWN,))
+        elements = elements_of(made or (UNKNOWN,))
         count = groups_together(node, max(elements, 1), products)
         if count > 1:
             _join(node, unpack, count, group // count)
@@ -55,7 +54,7 @@ def _unpacked(conv: ir.Node) -> ir.Node | None:
 def _join(conv: ir.Node, unpack: ir.Node, count: int, groups: int) -> None:
     """Write the weights, (M, C / group, ...), of ``count`` groups each as one, with zeros where they cross."""
     stored = unpack.inputs[0]
-    zero = constant_array(unpack.inputs[2]) if len(unpack.inputs) > 2 else None
+    zero = constant_array(input_of(unpack, 2))
     array = constant_array(stored)
     assert stored is not None and array is not None
     wide = _wide(array, zero, count, groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array, only_reader
+from onnxq.graph.values import constant_array, input_of, only_reader
 
 __all__ = ["BLOCK", "BYTES", "FOURS", "STORED", "is_unpacked", "quantizer_behind"]
 
@@ -43,7 +43,7 @@ def quantizer_behind(layer: ir.Node) -> ir.Node | None:
     if reader.outputs[0].dtype not in BYTES or (scale is not None and scale.size != 1):
         return None
     if function is not None:
-        zero = constant_array(reader.inputs[2]) if len(reader.inputs) > 2 else None
+        zero = constant_array(input_of(reader, 2))
         unsigned = reader.outputs[0].dtype is ir.DataType.UINT8
         return reader if unsigned and (zero is None or not zero.any()) else None
     return reader

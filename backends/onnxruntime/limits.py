@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.picking import sized_by_numbers
 from onnxq.graph.traverse import all_nodes, subgraphs
-from onnxq.graph.values import only_reader, set_constant
+from onnxq.graph.values import only_reader, rank_of, set_constant, size_along
 from onnxq.numbers import fit_biases
 from onnxq.rows import plain_average_pool
 
@@ -24,6 +24,7 @@ __all__ = [
     "MOVES",
     "adjust",
     "certain",
+    "function_behind",
     "is_quantized_behind",
     "keep_float",
     "keep_from_empty",
@@ -58,11 +59,7 @@ def several(node: ir.Node) -> str | None:
 
 def _row(node: ir.Node) -> int | None:
     """Elements of a Softmax's row, ``None`` where the model does not tell."""
-    x = node.inputs[0]
-    shape = x.shape if x is not None else None
-    axis = node.attributes.get_int("axis", -1)
-    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    return size if isinstance(size, int) else None
+    return size_along(node.inputs[0], node.attributes.get_int("axis", -1))
 
 
 def certain(model: ir.Model) -> None:
@@ -104,10 +101,11 @@ def keep_layers(model: ir.Model, plan: Plan) -> None:
     layers = [n for n in all_nodes(model) if n.op_type in names and not n.domain]
     layers = [n for n in layers if n.op_type == "ConvTranspose" or n.name not in plan.quantized]
     float_ones = [node for node in layers if _is_dequantized_before(node.inputs[0])]
-    keep_float(model, [_function_behind(node) or node for node in float_ones], is_quantized_behind)
+    keep_float(model, [function_behind(node) or node for node in float_ones], is_quantized_behind)
 
 
-def _function_behind(layer: ir.Node) -> ir.Node | None:
+def function_behind(layer: ir.Node) -> ir.Node | None:
+    """A Relu or Clip that alone reads what a layer gives."""
     reader = only_reader(layer.outputs[0])
     return reader if reader is not None and reader.op_type in ("Relu", "Clip") else None
 
@@ -173,7 +171,7 @@ def keep_layout(model: ir.Model) -> None:
     for node in nodes:
         mode = node.attributes.get_string("mode", "nearest") if node.op_type == "Resize" and node.domain == "" else None
         x, y = node.inputs[0] if mode == "cubic" else None, node.outputs[0]
-        if x is None or x.shape is None or len(x.shape) != 4 or not isinstance(node.graph, ir.Graph):
+        if x is None or rank_of(x) != 4 or not isinstance(node.graph, ir.Graph):
             continue
         same = set_constant(node.graph, namer, f"{x.name}_same_shape", np.zeros(4, np.int64))
         if readers := list(y.uses()):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN
+from onnxq.backends.onnxruntime.convolutions import UNKNOWN, elements_of
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.recognition.region import axes_of
-from onnxq.graph.values import constant_array, only_reader
+from onnxq.graph.values import constant_array, only_reader, scalar
 
 __all__ = ["POWERS", "reciprocal", "square"]
 
@@ -54,25 +52,19 @@ def _divided(mean: ir.Node | None, x: ir.Value) -> ir.Node | None:
     by_root = _next(root, "Reciprocal", "Div")
     if by_root is not None and by_root.op_type == "Div" and by_root.inputs[0] is x:
         return by_root
-    if by_root is not None and by_root.op_type == "Div" and not _is_number(by_root.inputs[0], 1.0):
+    if by_root is not None and by_root.op_type == "Div" and scalar(by_root.inputs[0]) != 1.0:
         return None
     if root is None:
         by_root = _next(mean, "Pow")
-        if by_root is None or not _is_number(by_root.inputs[1], -0.5) or not _are_many(by_root.inputs[0]):
+        if by_root is None or scalar(by_root.inputs[1]) != -0.5 or not _are_many(by_root.inputs[0]):
             return None
     product = _next(by_root, "Mul")
     return product if product is not None and x in product.inputs else None
 
 
-def _is_number(value: ir.Value | None, number: float) -> bool:
-    array = constant_array(value)
-    return array is not None and array.size == 1 and array.item() == number
-
-
 def _are_many(value: ir.Value | None) -> bool:
     """Whether a Pow of so many elements is written as a root."""
-    dims = value.shape if value is not None and value.shape is not None else (None,)
-    return math.prod(dim if isinstance(dim, int) else UNKNOWN for dim in dims) >= POWERS
+    return elements_of(value.shape if value is not None and value.shape is not None else (UNKNOWN,)) >= POWERS
 
 
 def _next(node: ir.Node | None, *ops: str) -> ir.Node | None:

@@ -20,6 +20,7 @@ from onnxq.backends.onnxruntime.kernels import is_unpacked, quantizer_behind
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.permuted import PERMUTABLE
 from onnxq.graph.recognition.region import axes_of
+from onnxq.graph.values import size_along
 
 __all__ = ["REDUCTIONS", "has_channels_last", "is_quantized", "reduction", "softmax"]
 
@@ -121,8 +122,8 @@ class _Planes:
 
 def _factor(x: ir.Value) -> int | None:
     """The smallest number of parts, 2 or more, that the channels can be split into; None where one is left in each."""
-    channels = x.shape[1] if x.shape is not None else None
-    if not isinstance(channels, int):
+    channels = size_along(x, 1)
+    if channels is None:
         return None
     return next((n for n in range(2, math.isqrt(channels) + 1) if channels % n == 0), None)
 

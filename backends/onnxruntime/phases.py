@@ -16,7 +16,7 @@ from onnxq.backends.onnxruntime.kernels import quantizer_behind
 from onnxq.backends.onnxruntime.side_by_side import Writer, put_side_by_side, sizes_of
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, is_constant, only_reader, remove_nodes, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, only_reader, remove_nodes, static_shape
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -68,7 +68,7 @@ def in_phases(node: ir.Node) -> str | None:
 
 def _may_be_known(node: ir.Node) -> bool:
     """Whether the bias of a ConvTranspose is no result of the model's, nor its caller's."""
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_of(node, 2)
     return bias is None or is_constant(bias)
 
 
@@ -126,7 +126,7 @@ def write_phases(model: ir.Model, plan: Plan) -> None:
 def _has_constants(node: ir.Node) -> bool:
     """Whether the quantized weights of a ConvTranspose are constant, and its bias is."""
     unpack = node.inputs[1].producer() if node.inputs[1] is not None else None
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_of(node, 2)
     maker = bias.producer() if bias is not None else None
     given = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else bias
     known = unpack is not None and constant_array(unpack.inputs[0]) is not None

@@ -39,7 +39,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, is_stored, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, is_stored, rank_of, set_constant
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan
@@ -76,7 +76,7 @@ def _bias_of_a_product(add: ir.Node, position: int) -> np.ndarray | None:
     matmul = product.producer() if product is not None else None
     if bias is None or product is None or matmul is None or matmul.op_type != "MatMul":
         return None
-    if not is_constant(bias) or bias.is_graph_output() or bias.shape is None or len(bias.shape) != 1:
+    if not is_constant(bias) or bias.is_graph_output() or rank_of(bias) != 1:
         return None
     if product.shape is None or len(product.shape) <= 2:
         return None
@@ -96,7 +96,7 @@ def _write_signed_pairs(model: ir.Model) -> None:
     if model.opset_imports.get("", 0) < 21:
         return
     for node in all_nodes(model):
-        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        zero = input_of(node, 2)
         signed = zero is not None and zero.dtype is ir.DataType.INT8 and not is_stored(node.inputs[0])
         if signed and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             node.domain = MICROSOFT

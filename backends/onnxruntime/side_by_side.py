@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.kernels import BYTES
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import AnyArray, constant_array, only_reader, set_constant
+from onnxq.graph.values import AnyArray, constant_array, only_reader, rank_of, set_constant
 
 __all__ = ["Writer", "put_side_by_side", "quantizer_alike", "requantize", "row_of", "size_of", "sizes_of"]
 
@@ -99,7 +99,7 @@ def put_side_by_side(
     Returns:
         What they are, (N, M, step * H, step * W) or (N, M, step * L), on the grid.
     """
-    if value.shape is not None and len(value.shape) == _RANK - 1:
+    if rank_of(value) == _RANK - 1:
         return _put_in_line(writer, value, step, quantizer, name)
     (batch, channels, height, width), floats = sizes_of(value), value.type
     assert channels is not None

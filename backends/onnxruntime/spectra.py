@@ -7,16 +7,14 @@ onnxruntime makes the table of it when it loads the model. Figures as in :mod:`.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.backends.onnxruntime.convolutions import UNKNOWN
+from onnxq.backends.onnxruntime.convolutions import elements_of
 from onnxq.backends.onnxruntime.kernels import is_unpacked
 from onnxq.graph.dft import dft_axis
 from onnxq.graph.passes.chain import Chain
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, integer
 
 __all__ = ["dft", "stft"]
 
@@ -37,7 +35,7 @@ def stft(chain: Chain) -> ir.Value | None:
 
     The result is (batch, frames, frequencies, 2), as ever.
     """
-    step, window, length = _number(chain, 1), constant_array(chain.input(2)), _number(chain, 3)
+    step, window, length = integer(chain.input(1)), constant_array(chain.input(2)), integer(chain.input(3))
     size = len(window) if window is not None else length or 0
     rank, sizes = len(chain.x.shape or ()), list(chain.x.shape or ())
     unknown = any(chain.input(i) is not None and n is None for i, n in ((2, window), (3, length)))
@@ -68,7 +66,7 @@ def dft(chain: Chain) -> ir.Value | None:
     """Many transforms along one axis as a matrix product: 90 → 13 of 768 real numbers each."""
     x, get = chain.x, chain.node.attributes
     sizes = list(x.shape) if x.shape is not None else []
-    axis, length = dft_axis(chain.node, chain.opset), _number(chain, 1)
+    axis, length = dft_axis(chain.node, chain.opset), integer(chain.input(1))
     if axis is None or not sizes or (chain.input(1) is not None and length is None):
         return None
     axis %= len(sizes)
@@ -79,7 +77,7 @@ def dft(chain: Chain) -> ir.Value | None:
         return None
     if length is not None and length != size:
         return None
-    rows = math.prod(dim if isinstance(dim, int) else UNKNOWN for dim in sizes[:-1]) // max(size, 1)
+    rows = elements_of(sizes[:-1]) // max(size, 1)
     if not 1 < size <= _LONGEST[_is_power_of_two(size)] or rows < _ROWS or (half and (inverse or parts == 2)):
         return None
     kept = size // 2 + 1 if half else size
@@ -98,12 +96,6 @@ def dft(chain: Chain) -> ir.Value | None:
     made = chain.put("MatMul", x, chain.put("Reshape", table, chain.integers(size * parts, 2 * kept)))
     made = chain.put("Reshape", made, chain.integers(*same, kept, 2))
     return made if axis == last else chain.put("Transpose", made, perm=ir.AttrInt64s("perm", swapped))
-
-
-def _number(chain: Chain, index: int) -> int | None:
-    """An input that is one constant integer, which onnxruntime takes as a row of one, too."""
-    array = constant_array(chain.input(index))
-    return int(array.item()) if array is not None and array.size == 1 else None
 
 
 def _is_power_of_two(size: int) -> bool:

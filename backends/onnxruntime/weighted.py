@@ -18,7 +18,7 @@ from onnxq.backends.onnxruntime.kernels import is_unpacked
 from onnxq.backends.onnxruntime.over_channels import is_quantized
 from onnxq.graph.alone import run_alone
 from onnxq.graph.passes.chain import Chain
-from onnxq.graph.values import AnyArray, constant_array
+from onnxq.graph.values import AnyArray, constant_array, size_along
 
 __all__ = ["cubic", "of_volumes"]
 
@@ -64,9 +64,9 @@ def _as_convolution(chain: Chain, asked: _Asked) -> ir.Value | None:
     """
     get, scales = chain.node.attributes, asked.numbers
     step = int(scales[2])
-    channels = chain.x.shape[1] if chain.x.shape is not None else None
+    channels = size_along(chain.x, 1)
     regular = get.get_string("coordinate_transformation_mode", "half_pixel") in _REGULAR
-    if not isinstance(channels, int) or not regular or get.get_int("exclude_outside", 0) == 1 or is_unpacked(chain.x):
+    if channels is None or not regular or get.get_int("exclude_outside", 0) == 1 or is_unpacked(chain.x):
         return None
     if scales[2] != scales[3] or scales[2] != step or not 1 < step <= _LARGEST:
         return None

@@ -13,9 +13,11 @@ from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import (
     constant_array,
+    input_of,
     is_constant,
     is_stored,
     only_reader,
+    rank_of,
     reads_as_much,
     remove_nodes,
     replace_nodes,
@@ -66,7 +68,7 @@ def _unpack_rows(node: ir.Node, unpack: ir.Node, namer: Namer) -> bool:
         namer: of the model.
     """
     stored, indices, rows = unpack.inputs[0], node.inputs[1], node.outputs[0]
-    rank = len(indices.shape) if indices is not None and indices.shape is not None else None
+    rank = rank_of(indices)
     if node.attributes.get_int("axis", 0) != 0 or stored is None or stored.dtype is None:
         return False
     if not isinstance(node.graph, ir.Graph) or _packed_again(rows, unpack) or reads_as_much(rows, stored):
@@ -91,7 +93,7 @@ def _scaled_columns(gather: ir.Node, unpack: ir.Node, namer: Namer) -> list[ir.N
     """Cast and Mul that unpack rows of integers, a scale for each column; None where those have a zero point."""
     integers, table, scale = gather.outputs[0], gather.inputs[0], unpack.inputs[1]
     zero = constant_array(unpack.inputs[2]) if len(unpack.inputs) > 2 else np.zeros(1)
-    plain = table is not None and table.shape is not None and len(table.shape) == _TABLE
+    plain = rank_of(table) == _TABLE
     if integers.dtype is not ir.DataType.INT8 or not plain or zero is None or zero.any():
         return None
     cast = ir.node("Cast", [integers], {"to": int(ir.DataType.FLOAT)}, name=namer.node(f"{integers.name}_Cast"))
@@ -128,7 +130,7 @@ def widen_at_load(model: ir.Model) -> None:
         graph = node.graph
         if stored is None or wide is None or not isinstance(graph, ir.Graph) or not is_constant(stored):
             continue
-        zero = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+        zero = constant_array(input_of(node, 2))
         blocks = node.attributes.get_int("block_size", 0) > 0
         if blocks or (len(node.inputs) > 2 and zero is None):
             continue
@@ -205,7 +207,7 @@ def _takes_few(node: ir.Node) -> bool:
 def _cast_and_scale(dq: ir.Node, namer: Namer, opset: int) -> ir.Value | None:
     stored, graph = dq.inputs[0], dq.graph
     scale = constant_array(dq.inputs[1])
-    zero = constant_array(dq.inputs[2]) if len(dq.inputs) > 2 else None
+    zero = constant_array(input_of(dq, 2))
     if stored is None or stored.shape is None or scale is None or not isinstance(graph, ir.Graph):
         return None
     if stored.dtype in _WIDENED and opset < _NARROW_CAST:

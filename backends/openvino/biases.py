@@ -9,7 +9,7 @@ from onnxq.backends.openvino.multiplied import scaled_twice
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, set_constant
+from onnxq.graph.values import constant_array, input_of, set_constant
 
 __all__ = ["zero_biases"]
 
@@ -33,7 +33,7 @@ def zero_biases(model: ir.Model) -> list[Note]:
     namer, count = Namer(model), 0
     unfolds = any(_unfolds(node) for node in all_nodes(model))
     for node in all_nodes(model):
-        if node.op_type != "Conv" or node.domain != "" or (len(node.inputs) > 2 and node.inputs[2] is not None):
+        if node.op_type != "Conv" or node.domain != "" or input_of(node, 2) is not None:
             continue
         output, weight = node.outputs[0], constant_array(node.inputs[1])
         if weight is None or not (unfolds or scaled_twice(output)):

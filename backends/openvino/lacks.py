@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
 from onnxq.checks.nodes import warn_of_nodes
+from onnxq.graph.values import input_of
 from onnxq.options import Options
 
 __all__ = ["lacks"]
@@ -20,7 +21,7 @@ def _said(node: ir.Node) -> tuple[str, str] | None:
     """A Squeeze of all axes of size 1, of which some have no size yet."""
     if node.op_type != "Squeeze" or node.domain != "" or "axes" in node.attributes:
         return None
-    data, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    data, axes = node.inputs[0], input_of(node, 1)
     if axes is not None or data is None or data.shape is None or data.shape.is_static():
         return None
     what = (

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxq.backends.openvino.integers import LARGEST, MATRICES, MOVES
 from onnxq.backends.openvino.passed_on import joined_elsewhere, why_not_passed_on
 from onnxq.backends.openvino.sums import summed_wrongly
-from onnxq.graph.values import constant_array, is_constant, static_shape
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, static_shape
 
 __all__ = [
     "scaled_twice",
@@ -52,7 +52,7 @@ def why_not_convolved(node: ir.Node) -> str | None:
 
 def why_not_matmul(node: ir.Node) -> str | None:
     """One of matrices: of a vector in integers OpenVINO gives a matrix of one row."""
-    if any(value is not None and value.shape is not None and len(value.shape) == 1 for value in node.inputs[:1]):
+    if any(rank_of(value) == 1 for value in node.inputs[:1]):
         return "OpenVINO gives a quantized product of a vector another shape"
     if any(is_constant(value) for value in node.inputs) and _has_axis_behind(node.outputs[0]):
         return "OpenVINO applies its scales along another axis where one is added behind the last"
@@ -97,7 +97,7 @@ def why_not_transposed(node: ir.Node) -> str | None:
         return "OpenVINO computes strides of 3 wrongly in integers, at some sizes"
     if (why := _why_no_kernel(node)) is not None:
         return why
-    bias = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    bias = constant_array(input_of(node, 2))
     return why_not_multiplied(node) or (None if bias is not None and bias.any() else _scaled_twice(node))
 
 

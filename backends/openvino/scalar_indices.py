@@ -9,7 +9,7 @@ from onnxq.backends.openvino.integers import from_integers
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import SAME_NUMBERS, constant_array, replace_nodes, set_constant
+from onnxq.graph.values import SAME_NUMBERS, constant_array, rank_of, replace_nodes, set_constant
 
 __all__ = ["scalar_indices"]
 
@@ -32,7 +32,7 @@ def scalar_indices(model: ir.Model) -> list[Note]:
         if node.op_type != "Gather" or node.domain != "" or not _from_integers(node.inputs[0]):
             continue
         index = node.inputs[1]
-        if index is not None and index.shape is not None and len(index.shape) == 0:
+        if index is not None and rank_of(index) == 0:
             _widen(node, index, namer)
             count += 1
     return [Note("scalar_indices", "", f"{count} Gather read a vector of one index")] if count else []

@@ -12,7 +12,15 @@ from onnxq.backends.openvino.integers import MOVES
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, only_reader, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import (
+    constant_array,
+    is_constant,
+    only_reader,
+    rank_of,
+    remove_nodes,
+    rename_output,
+    set_constant,
+)
 
 __all__ = ["scaled_tables"]
 
@@ -75,7 +83,7 @@ def _scalar(node: ir.Node) -> ir.Value | None:
     """The operand that is a number of no more axes than the other."""
     for value, other in (node.inputs, reversed(node.inputs)):
         array = constant_array(value)
-        rank = len(other.shape) if other is not None and other.shape is not None else 0
+        rank = rank_of(other) or 0
         if array is not None and array.size == 1 and array.ndim <= rank:
             return value
     return None

@@ -9,7 +9,7 @@ from onnxq.graph.dft import AXIS_AS_INPUT, dft_axis
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import replace_nodes, set_constant
+from onnxq.graph.values import input_of, replace_nodes, set_constant
 
 __all__ = ["spectra_along_the_second"]
 
@@ -54,7 +54,7 @@ def _turn(node: ir.Node, graph: ir.Graph, axis: int, namer: Namer) -> None:
     turned.name, turned.type = namer.fresh(f"{old.name}_turned"), data.type
     turned.shape = ir.Shape([data.shape[i] for i in swapped])
     second = set_constant(graph, namer, f"{old.name}_axis", np.asarray(1))
-    length = node.inputs[1] if len(node.inputs) > 1 else None
+    length = input_of(node, 1)
     made = ir.node("DFT", [turned, length, second], dict(node.attributes), name=node.name)
     spectrum = made.outputs[0]
     spectrum.name, spectrum.type = namer.fresh(f"{old.name}_spectrum"), old.type

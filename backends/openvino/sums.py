@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.backends.openvino.integers import MATRICES, MOVES, from_integers, makers
 from onnxq.graph.recognition.region import axes_of
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import is_constant, rank_of
 
 __all__ = ["summed_wrongly", "why_not_pooled"]
 
@@ -37,7 +37,7 @@ def _sums_wrongly(node: ir.Node) -> bool:
         return False
     axes = axes_of(node)
     turned = any(move.op_type == "Transpose" for move in moves)
-    if turned or axes is None or read.shape is None or len(read.shape) != MATRICES:
+    if turned or axes is None or rank_of(read) != MATRICES:
         return axes != ()
     over = {axis % MATRICES for axis in axes}
     return 1 in over and 0 not in over

@@ -123,6 +123,7 @@ from onnxq.backends.qnn.rewrites import (
 from onnxq.backends.qnn.unfused import keep_apart
 from onnxq.errors import VerificationError
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.values import input_of
 from onnxq.options import Options
 from onnxq.quantized import Quantized
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ, write_rendered
@@ -179,7 +180,7 @@ def _max_pool(node: ir.Node) -> str | None:
 
 def _gemm(node: ir.Node) -> str | None:
     """A Gemm that is x @ w + b, b one row."""
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_of(node, 2)
     rows = bias is not None and bias.shape is not None and len(bias.shape) > 1 and bias.shape[0] != 1
     return plain_gemm(node) or ("the HTP adds no matrix to a product in integers" if rows else None)
 

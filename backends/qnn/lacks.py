@@ -7,12 +7,12 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
-from onnxq.checks.forms import OTHER_NORMS, TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has
+from onnxq.checks.forms import OTHER_NORMS, TRAINING, WITH_INDICES, WRAPPING, Form, form_of, has, is_deep
 from onnxq.checks.free_sizes import how_to_fix
 from onnxq.errors import ModelError
 from onnxq.graph.passes.flatten_products import is_deep_product
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, static_shape
+from onnxq.graph.values import constant_array, input_of, static_shape
 from onnxq.options import Options
 from onnxq.options.selection import Selection
 from onnxq.spec import QuantSpec
@@ -78,7 +78,7 @@ def flat(node: ir.Node) -> str | None:
 
 def scales_are_ratios(node: ir.Node) -> bool:
     """Whether the scales of a Resize are the ratios of its sizes, as far as both are known."""
-    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    scales = constant_array(input_of(node, 2))
     before = static_shape(node.inputs[0]) or ()
     axes = node.attributes.get_ints("axes", ()) or range(len(before))
     if scales is None or not scales.size or not before:
@@ -104,12 +104,7 @@ def samples_pictures(node: ir.Node) -> str | None:
     """A GridSample of pictures that takes the nearest element or interpolates linearly."""
     if node.attributes.get_string("mode", "linear") in ("cubic", "bicubic"):
         return "the HTP has no cubic GridSample"
-    return "the HTP has no GridSample of five dimensions" if _is_of_five(node) else None
-
-
-def _is_of_five(node: ir.Node) -> bool:
-    value = node.inputs[0]
-    return value is not None and value.shape is not None and len(value.shape) > 4
+    return "the HTP has no GridSample of five dimensions" if is_deep(node) else None
 
 
 _IN_HALF = ("LSTM", "GRU", "STFT")
@@ -219,7 +214,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             what = f"the HTP has no {node.op_type}: {_ON_THE_CPU}"
             found.append(Finding("warning", describe(node), what, "Cut the model before it, if it is at the end"))
         elif none is not None:
-            ends = node.op_type == "GridSample" and _is_of_five(node)
+            ends = node.op_type == "GridSample" and is_deep(node)
             what = f"{none}: {'onnxruntime-qnn takes no model with it' if ends else _ON_THE_CPU}"
             found.append(Finding("warning", describe(node), what, "Cut the model there"))
         if node.op_type == "Resize" and node.attributes.get_string("mode", "") == "linear":

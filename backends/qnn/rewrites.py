@@ -20,7 +20,7 @@ from onnxq.graph.passes.padded_channels import padded_channels
 from onnxq.graph.passes.padded_means import padded_means
 from onnxq.graph.passes.plain_means import plain_means, rounds_up
 from onnxq.graph.passes.positive_indices import counts_from_the_end, positive_indices
-from onnxq.graph.values import constant_array, static_shape
+from onnxq.graph.values import constant_array, input_of, static_shape
 
 __all__ = ["ends_at_its_result", "gather_is_right", "mean_is_right", "product_is_flat", "resize_is_right", "rewrite"]
 
@@ -59,7 +59,7 @@ def takes_others(node: ir.Node) -> bool:
         return (coordinates, rounding) != ("asymmetric", "floor")
     if (coordinates, rounding) in _NEAREST:
         return False
-    scales = constant_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    scales = constant_array(input_of(node, 2))
     if scales is not None and scales.size:
         whole = bool((scales % 1 == 0).all())
     else:

@@ -54,7 +54,7 @@ from onnxq.graph.passes.explicit_pads import explicit_pads
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.recognition.groups import KINDS
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of, rank_of
 from onnxq.plan import Plan
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.render.own_dequantizers import own_dequantizers
@@ -129,7 +129,7 @@ def _of_integers(node: ir.Node) -> str | None:
 def _turned_inside(node: ir.Node) -> str | None:
     """One of no model input of three axes: the builder hangs where a quantized Conv reads that."""
     x = node.inputs[0]
-    if x is not None and x.is_graph_input() and x.shape is not None and len(x.shape) == 3:
+    if x is not None and x.is_graph_input() and rank_of(x) == 3:
         return "RKNN's builder hangs on a quantized Transpose of a model input of three axes before a Conv"
     return None
 
@@ -141,7 +141,7 @@ def _rewrite(model: ir.Model) -> list[Note]:
 
 def _cuts_nothing(node: ir.Node) -> str | None:
     """A Pad that cuts nothing off: the scale is that of its output."""
-    pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    pads = constant_array(input_of(node, 1))
     return "negative pads cut off what its scale would not hold" if pads is not None and (pads < 0).any() else None
 
 

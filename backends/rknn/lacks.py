@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.checks.findings import Finding
-from onnxq.checks.forms import TRAINING, Form, form_of, has
+from onnxq.checks.forms import TRAINING, Form, form_of, has, is_deep
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, is_constant, static_shape
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, static_shape
 from onnxq.options import Options
 
 __all__ = ["is_of_heads", "lacks", "moves_little"]
@@ -28,7 +28,7 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
             what = "RKNN-Toolkit2 takes no uint8 input, in a float model neither"
             hint = "Take the Cast behind it out of the model: its input is float32 then, and may have the same numbers"
             found.append(Finding("warning", f"input {value.name!r}", what, hint))
-        if value.shape is not None and len(value.shape) == 0:
+        if rank_of(value) == 0:
             what = "RKNN-Toolkit2 runs no model with an input without axes, in float neither"
             found.append(Finding("warning", f"input {value.name!r}", what, "Give it one axis, of one number"))
     for node in all_nodes(model):
@@ -50,11 +50,6 @@ def lacks(model: ir.Model, options: Options) -> list[Finding]:
     return found
 
 
-def _is_deep(node: ir.Node) -> bool:
-    value = node.inputs[0]
-    return value is not None and value.shape is not None and len(value.shape) > 4
-
-
 def _normalizes_several(node: ir.Node) -> bool:
     return node.attributes.get_int("axis", -1) not in (-1, _last_axis(node.inputs[0]))
 
@@ -67,7 +62,7 @@ def _picks_one_of_conv(gather: ir.Node) -> bool:
 
 _NOWHERE = (
     Form(("If", "Loop", "Scan", *_SELECT), "{}", lambda node: True),
-    Form(("MaxPool",), "{} of five dimensions", _is_deep),
+    Form(("MaxPool",), "{} of five dimensions", is_deep),
     Form(("Resize",), "cubic {}", has("mode", "cubic")),
     Form(_BITS, "{} with a constant", lambda node: any(is_constant(operand) for operand in node.inputs)),
     Form(("LayerNormalization",), "{} over several axes", _normalizes_several),
@@ -88,7 +83,7 @@ def _is_of_distances(node: ir.Node) -> bool:
             value = maker.inputs[0]
         elif op != "Softmax":
             return False
-    if value is not None and value.is_graph_input() and value.shape is not None and len(value.shape) == 3:
+    if value is not None and value.is_graph_input() and rank_of(value) == 3:
         return False
     return _is_reshaped_and_split(node)
 
@@ -106,7 +101,7 @@ def moves_little(node: ir.Node) -> str | None:
     """One of strides below 8 (of a ConvTranspose 8 at most), or below 32 with sides below 32 and without a bias."""
     step = max(node.attributes.get_ints("strides", ()), default=1)
     side = max((static_shape(node.inputs[1]) or ())[2:], default=1)
-    bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    bias = input_of(node, 2) is not None
     transposed = node.op_type == "ConvTranspose"
     if step <= (8 if transposed else 7) or not (bias or (not transposed and max(step, side) > _LONGEST)):
         return None
@@ -118,7 +113,7 @@ def is_of_heads(node: ir.Node) -> bool:
     """Whether a node is a product of two activations of four axes."""
     if node.op_type != "MatMul" or node.domain != "" or any(is_constant(value) for value in node.inputs):
         return False
-    return all(value is not None and value.shape is not None and len(value.shape) == 4 for value in node.inputs)
+    return all(rank_of(value) == 4 for value in node.inputs)
 
 
 def _last_axis(value: ir.Value | None) -> int:

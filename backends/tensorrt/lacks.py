@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxq.checks.findings import Finding
 from onnxq.checks.forms import OTHER_NORMS, TRAINING, WITH_INDICES, Form, form_of, in_steps
 from onnxq.checks.nodes import warn_of_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 from onnxq.options import Options
 
 __all__ = ["ABSENT", "lacks"]
@@ -74,7 +74,7 @@ def _refused(node: ir.Node) -> str | None:
 
 
 def _trains(dropout: ir.Node) -> bool:
-    return len(dropout.inputs) > 2 and _is_true(dropout.inputs[2])
+    return _is_true(input_of(dropout, 2))
 
 
 def _is_true(value: ir.Value | None) -> bool:

@@ -22,9 +22,9 @@ import onnx_ir as ir
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.backends.vitis.fix_positions import FIX_POSITIONS
 from onnxq.backends.vitis.positions import adjust
-from onnxq.backends.vitis.rewrites import bounds_of, factor, is_dpu_hard_sigmoid, rewrite, scalar_of
+from onnxq.backends.vitis.rewrites import bounds_of, factor, is_dpu_hard_sigmoid, rewrite
 from onnxq.graph.recognition.groups import KINDS
-from onnxq.graph.values import only_reader
+from onnxq.graph.values import only_reader, scalar
 from onnxq.render.formats import FAKE_QUANTIZE, QDQ
 from onnxq.rows import each, nearest, plain_gemm, plain_max_pool
 from onnxq.spec import QuantSpec
@@ -41,7 +41,7 @@ _HIGHEST = 127 / 128
 def _together(node: ir.Node, function: ir.Node) -> bool:
     """Whether the DPU computes both in one go: no quantizer stands between."""
     if function.op_type == "Mul":
-        return scalar_of(function.inputs[1]) is not None and scalar_of(function.inputs[1]) == factor(node)
+        return scalar(function.inputs[1]) is not None and scalar(function.inputs[1]) == factor(node)
     if function.op_type == "Clip" and bounds_of(function) not in _CLIPS:
         return False
     return node.op_type in _FUSING
@@ -64,7 +64,7 @@ def _pad(node: ir.Node) -> str | None:
     """A Pad that fills in 0 or what is in its input."""
     if node.attributes.get_string("mode", "constant") != "constant" or len(node.inputs) < 3 or node.inputs[2] is None:
         return None
-    return None if scalar_of(node.inputs[2]) == 0.0 else "it fills in a value that its input need not hold"
+    return None if scalar(node.inputs[2]) == 0.0 else "it fills in a value that its input need not hold"
 
 
 def _pooled(value: ir.Value | None) -> bool:

@@ -22,7 +22,8 @@ from onnxq.graph.files.save import save
 from onnxq.graph.namer import unique_names
 from onnxq.graph.passes.constants import lift_constants
 from onnxq.graph.shapes import forget_shapes, infer_shapes
-from onnxq.graph.traverse import all_graphs, all_nodes
+from onnxq.graph.traverse import all_constants, all_nodes
+from onnxq.graph.values import input_of
 from onnxq.planning.table_rows import row
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -74,7 +75,7 @@ def read(path: Path) -> Quantized:
     lift_constants(model)
     infer_shapes(model)
     rewrite(model)
-    constants = {name for graph in all_graphs(model) for name in graph.initializers}
+    constants = all_constants(model).keys()
     biases = _biases(model, BACKEND) & constants & numbers.keys()
     activations = {name: qp for name, qp in numbers.items() if name not in constants}
     weights = {name: qp for name, qp in numbers.items() if name in constants and name not in biases}
@@ -86,10 +87,9 @@ def _biases(model: ir.Model, backend: Backend) -> set[str]:
     found = set()
     for node in all_nodes(model):
         rule = row(backend, node)
-        if rule is not None and rule.bias is not None and rule.bias < len(node.inputs):
-            value = node.inputs[rule.bias]
-            if value is not None and value.name:
-                found.add(value.name)
+        value = input_of(node, rule.bias) if rule is not None else None
+        if value is not None and value.name:
+            found.add(value.name)
     return found
 
 

@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 from onnxq.backends.vitis.rewrites import bounds_of, is_dpu_hard_sigmoid
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 from onnxq.plan import Edge, Plan, Site
 from onnxq.qparams import QParams
 
@@ -126,7 +126,7 @@ class _Adjuster:
 
     def _input(self, node: ir.Node, index: int) -> Site | None:
         """The site whose integers a node reads at an input."""
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = input_of(node, index)
         if value is None:
             return None
         site = self.read.get(Edge(node.name or "", index)) or self.produced.get(value.name or "")

@@ -29,13 +29,15 @@ from onnxq.graph.values import (
     COMPUTES_OTHER,
     LEFT_ALONE,
     constant_array,
+    input_of,
     remove_nodes,
     rename_output,
     replace_nodes,
+    scalar,
     set_constant,
 )
 
-__all__ = ["bounds_of", "factor", "is_dpu_hard_sigmoid", "rewrite", "scalar_of", "without_factors"]
+__all__ = ["bounds_of", "factor", "is_dpu_hard_sigmoid", "rewrite", "without_factors"]
 
 _SIXTH = 1.0 / 6.0
 _HARD_SIGMOID = (2731.0 / 16384.0) / _SIXTH
@@ -153,7 +155,7 @@ def _multiplied(node: ir.Node, number: float) -> ir.Node | None:
     behind = [use.node for use in node.outputs[0].uses()]
     if len(behind) != 1 or behind[0].op_type != "Mul" or behind[0].domain != "":
         return None
-    return behind[0] if scalar_of(behind[0].inputs[1]) == number else None
+    return behind[0] if scalar(behind[0].inputs[1]) == number else None
 
 
 def is_dpu_hard_sigmoid(node: ir.Node) -> bool:
@@ -164,15 +166,9 @@ def is_dpu_hard_sigmoid(node: ir.Node) -> bool:
     return abs(alpha - _SIXTH) < _NEAR and abs(beta - 0.5) < _NEAR
 
 
-def scalar_of(value: ir.Value | None) -> float | None:
-    """The number of a constant of one element."""
-    array = constant_array(value)
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
-
-
 def bounds_of(clip: ir.Node) -> tuple[float | None, float | None]:
     """The ends of a Clip, ``None`` where there is none or it is computed."""
-    low, high = (scalar_of(clip.inputs[k]) if k < len(clip.inputs) else None for k in (1, 2))
+    low, high = (scalar(input_of(clip, k)) for k in (1, 2))
     return low, high
 
 
@@ -201,7 +197,7 @@ def _averaged(node: ir.Node) -> int | None:
     """How many elements a ReduceMean averages."""
     dims = _dims(node.inputs[0])
     axes: Sequence[int] = node.attributes.get_ints("axes", [])
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
+    if input_of(node, 1) is not None:
         given = constant_array(node.inputs[1])
         axes = [] if given is None else given.reshape(-1).tolist()
     if not axes or any(not -len(dims) <= axis < len(dims) for axis in axes):

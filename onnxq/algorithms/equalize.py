@@ -38,7 +38,7 @@ from onnxq.algorithms.channels.channel_noise import (
 )
 from onnxq.algorithms.channels.clip_room import let_through, smallest_scale
 from onnxq.algorithms.channels.pairs import LayerPair, channel_rows, find_pairs, pair_at, scale_pair
-from onnxq.algorithms.common.keep_what_helps import Outcome, fitting, keep_what_helps
+from onnxq.algorithms.common.keep_what_helps import Outcome, keep_what_helps
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
 from onnxq.graph.layer import Layer
@@ -125,7 +125,7 @@ class _Search:
         axes = {p.path[-1].name or "": _axis(p.second) for p in self.pairs}
         others = [(p.first, value) for p in self.pairs for value in (p.first.node.inputs[0], p.capped)]
         axes.update({value.name or "": _axis(layer) for layer, value in others if value is not None})
-        samples = spread(fitting(draft), _SAMPLES)
+        samples = spread(draft.fitting, _SAMPLES)
         self.stats = (
             measure_channels(draft.model, axes, samples, options=draft.options, sizes=draft.sizes()) if axes else {}
         )

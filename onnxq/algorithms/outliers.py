@@ -62,7 +62,7 @@ def _touching(model: ir.Model, plan: Plan, masked: Mapping[str, str]) -> dict[st
     reasons: dict[str, str] = {}
     for node in all_nodes(model):
         name = node.name or ""
-        if name not in plan.quantized and name not in plan.absorbed:
+        if not plan.in_integers(name):
             continue
         for value in (*node.inputs, *node.outputs):
             tensor = value.name if value is not None else None

@@ -24,7 +24,7 @@ from onnxq.algorithm import FloatDraft
 from onnxq.algorithms.channels.divide import Division, Divisor, divide, insert_division
 from onnxq.algorithms.channels.pairs import scale_input
 from onnxq.algorithms.channels.product_error import Seen, captured, product_errors
-from onnxq.algorithms.common.keep_what_helps import Outcome, fitting, held, keep_what_helps
+from onnxq.algorithms.common.keep_what_helps import Outcome, keep_what_helps
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
 from onnxq.calibration.moved import Move
 from onnxq.calibration.roles import spread
@@ -170,7 +170,7 @@ def _found(
 ) -> tuple[list[dict[float, _Smoothing]], int]:
     """Exponent → smoothing, of each input that gains, and how many gain nothing; others are counted in ``skipped``."""
     groups = _groups(draft, skipped)
-    samples = [spread(of, _SAMPLES) for of in (fitting(draft), held(draft))]
+    samples = [spread(of, _SAMPLES) for of in (draft.fitting, draft.held)]
     by_alpha: list[dict[float, _Smoothing]] = []
     same = 0
     axes = {group.data.name or "": group.axis for group in groups}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.compiled import compiled
+from onnxq.process.compiled import compiled
 
 __all__ = ["KERNEL", "KEYS", "SENTINEL", "Tally", "accumulate", "key_edges", "keys_of"]
 

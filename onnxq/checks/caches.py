@@ -8,6 +8,7 @@ from onnxq.checks.findings import Finding
 from onnxq.console.terminal import listed, plural
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import input_of
 
 __all__ = ["check_caches"]
 
@@ -50,6 +51,6 @@ def _has_window(node: ir.Node) -> bool:
 
 def _forgets(node: ir.Node) -> bool:
     """Whether a MultiHeadAttention has a past and no present."""
-    past = [index < len(node.inputs) and node.inputs[index] is not None for index in _PAST]
+    past = [input_of(node, index) is not None for index in _PAST]
     present = [out.name for out in node.outputs[1:] if out.name]
     return all(past) and not present

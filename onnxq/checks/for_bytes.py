@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array, only_reader
+from onnxq.graph.values import constant_array, only_reader, rank_of
 
 __all__ = ["MOVES", "for_bytes"]
 
@@ -29,7 +29,7 @@ def for_bytes(model: ir.Model) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for value in model.graph.inputs:
-        node = _first(value) if value.shape is not None and len(value.shape) == 4 else None
+        node = _first(value) if rank_of(value) == 4 else None
         if node is not None and _scales(node):
             found[value.name or ""] = f"node {node.name or node.outputs[0].name!r} ({node.op_type})"
     return found

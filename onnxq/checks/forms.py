@@ -8,9 +8,10 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxq.graph.batch_norm import is_in_training
+from onnxq.graph.values import rank_of
 from onnxq.rows import plain_max_pool
 
-__all__ = ["OTHER_NORMS", "TRAINING", "WITH_INDICES", "WRAPPING", "Form", "form_of", "has", "in_steps"]
+__all__ = ["OTHER_NORMS", "TRAINING", "WITH_INDICES", "WRAPPING", "Form", "form_of", "has", "in_steps", "is_deep"]
 
 
 class Form(NamedTuple):
@@ -41,6 +42,11 @@ def has(attribute: str, *values: str, default: str = "") -> Callable[[ir.Node], 
 def in_steps(attribute: str) -> Callable[[ir.Node], bool]:
     """Whether an attribute, dilations say, has other numbers than 1."""
     return lambda node: any(step != 1 for step in node.attributes.get_ints(attribute, ()))
+
+
+def is_deep(node: ir.Node) -> bool:
+    """Whether what a node reads first has more than four dimensions."""
+    return (rank_of(node.inputs[0]) or 0) > 4
 
 
 TRAINING = Form(("BatchNormalization",), "{} in training mode", is_in_training)

@@ -204,7 +204,7 @@ def _tail(model: ir.Model, plan: Plan, target: Backend, branch: LostBranch) -> d
         seen.update(behind)
     found: dict[str, tuple[str, Kind]] = {}
     for node in nodes:
-        rule = row(target, node) if node.name in plan.quantized or node.name in plan.absorbed else None
+        rule = row(target, node) if plan.in_integers(node.name) else None
         if rule is not None and node.name:
             found[node.name] = node.op_type, rule.kind
     return {} if {kind for _, kind in found.values()} & {Kind.COMPUTE, Kind.PRODUCT} else found

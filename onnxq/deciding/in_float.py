@@ -43,7 +43,7 @@ def nodes_touching(model: ir.Model, plan: Plan, bad: Mapping[str, str]) -> dict[
     bad = {**bad, **{site.tensor: bad[site.source] for site in plan.sites if site.source in bad}}
     found: dict[str, str] = {}
     for node in model.graph.all_nodes():
-        if node.name in plan.quantized or node.name in plan.stored or node.name in plan.absorbed:
+        if plan.in_integers(node.name) or node.name in plan.stored:
             for value in (*node.inputs, *node.outputs):
                 if value is not None and value.name in bad and node.name:
                     found.setdefault(plan.absorbed.get(node.name, node.name), bad[value.name])

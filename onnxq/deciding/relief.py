@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnxq.deciding.rescue import GROUPS, groups
+from onnxq.measuring.decibels import noise_of
 from onnxq.plan import Plan
 
 __all__ = ["AMPLIFIED", "CHEAP", "FINE", "NARROW", "TIED", "Piece", "costly_in_integers", "stored_together"]
@@ -146,7 +147,7 @@ def _gaining(now: Mapping[str, float], then: Mapping[str, float]) -> list[str]:
 
 def _noise(sqnr: float, without: float) -> float:
     """Noise over signal, a power ratio, beyond what there is without it; both given in dB of the signal."""
-    return max(10 ** (-sqnr / 10) - 10 ** (-without / 10), 0.0)
+    return max(noise_of(sqnr) - noise_of(without), 0.0)
 
 
 def _added(sqnr: float, without: float) -> float:

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from onnxq.measuring.decibels import noise_of
+
 __all__ = [
     "FEW",
     "GROUPS",
@@ -36,8 +38,8 @@ _QUIET = 40.0
 """dB: layers that alone leave as much are not to blame; forty such groups together leave 24 dB."""
 _LARGEST_SHARE = 0.5
 """Largest share of the cost of the other layers to keep float."""
-_MOST = 10 ** (-_BROKEN / 10)
-_LEAST = 10 ** (-_QUIET / 10)
+_MOST = noise_of(_BROKEN)
+_LEAST = noise_of(_QUIET)
 LEAST_GAIN = 3.0
 """dB that must come of keeping layers float, of giving them more bits, or of giving all their speed up."""
 GROUPS = 40
@@ -90,12 +92,12 @@ def blame(
         A record a group, and the noise of what is quantized besides them.
     """
     names = list(layers)
-    rest = 10 ** (-attempt(names) / 10)
-    if not math.isfinite(rest) or (in_hope and not _gains(rest, 10 ** (-attempt(()) / 10))):
+    rest = noise_of(attempt(names))
+    if not math.isfinite(rest) or (in_hope and not _gains(rest, noise_of(attempt(())))):
         return [], rest
     found = []
     for group in together:
-        noise = 10 ** (-attempt(n for n in names if n not in group) / 10)
+        noise = noise_of(attempt(n for n in names if n not in group))
         found.append(Blame(tuple(group), max(noise - rest, 0.0), sum(layers[n] for n in group)))
         advance(len(found))
     return found, rest
@@ -147,7 +149,7 @@ def to_keep_float(records: Sequence[Blame], rest: float = 0.0) -> list[str]:
     left.sort(key=lambda r: -r.noise / max(r.cost, 1e-12))
     room = _LARGEST_SHARE * sum(r.cost for r in left)
     for record in list(left):
-        if rest + _noise(left) <= 10 ** (-TARGET / 10):
+        if rest + _noise(left) <= noise_of(TARGET):
             break
         if record.cost > room or record.noise <= _LEAST:
             continue
@@ -159,7 +161,7 @@ def to_keep_float(records: Sequence[Blame], rest: float = 0.0) -> list[str]:
 
 def _gains(noise: float, before: float) -> bool:
     """Whether noise is so much less than before that layers may stay float for it."""
-    return math.isfinite(noise) and noise < before * 10 ** (-LEAST_GAIN / 10)
+    return math.isfinite(noise) and noise < before * noise_of(LEAST_GAIN)
 
 
 def _noise(records: Iterable[Blame]) -> float:

@@ -65,15 +65,11 @@ def _conversions(model: ir.Model, plan: Plan, backend: Backend, sizes: Mapping[s
         if site.role != "activation" or value is None:
             continue
         size, producer = sizes.get(site.tensor, 1), value.producer()
-        if producer is None or not _in_integers(producer, plan):
+        if producer is None or not plan.in_integers(producer.name):
             cost += entering(backend, value, size)
             rule = row(backend, producer) if producer is not None else None
             cost += reordering(backend, value, size) if rule is not None and rule.kind is Kind.COMPUTE else 0.0
             continue
-        readers = sum(not _in_integers(use.node, plan) for use in value.uses()) + value.is_graph_output()
+        readers = sum(not plan.in_integers(use.node.name) for use in value.uses()) + value.is_graph_output()
         cost += leaving(backend, value, size) * readers
     return cost
-
-
-def _in_integers(node: ir.Node, plan: Plan) -> bool:
-    return node.name in plan.quantized or node.name in plan.absorbed

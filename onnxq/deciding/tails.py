@@ -35,14 +35,10 @@ def amplified_tails(model: ir.Model, plan: Plan, backend: Backend) -> list[tuple
         if rule is None or rule.kind not in (Kind.ELEMENTWISE, Kind.MOVEMENT):
             continue
         readers = [use.node for value in node.outputs for use in value.uses()]
-        before = [r for r in readers if r in tails or (r.op_type in SUSPECTS and _is_float(r, plan))]
-        if not before or any(r not in tails and not _is_float(r, plan) for r in readers):
+        before = [r for r in readers if r in tails or (r.op_type in SUSPECTS and not plan.in_integers(r.name))]
+        if not before or any(r not in tails and plan.in_integers(r.name) for r in readers):
             continue
         tail = {node: None, **{n: None for r in before for n in tails.get(r, ())}}
         tails.update(dict.fromkeys(tail, tail))
     distinct = {id(tail): tail for tail in tails.values()}.values()
     return [tuple(n.name or "" for n in nodes if n in tail) for tail in reversed(list(distinct))]
-
-
-def _is_float(node: ir.Node, plan: Plan) -> bool:
-    return node.name not in plan.quantized and node.name not in plan.absorbed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import input_of, integer
 
 __all__ = ["AXIS_AS_INPUT", "dft_axis"]
 
@@ -16,8 +16,5 @@ def dft_axis(node: ir.Node, opset: int) -> int | None:
     """The axis that a DFT transforms, as it is written; None where it is computed."""
     if opset < AXIS_AS_INPUT:
         return node.attributes.get_int("axis", 1)
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    if value is None:
-        return -2
-    array = constant_array(value)
-    return int(array.item()) if array is not None and array.size == 1 else None
+    value = input_of(node, 2)
+    return -2 if value is None else integer(value)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, rank_of, set_constant
 
 __all__ = [
     "FLOATS",
@@ -84,7 +84,7 @@ class Layer:
             return len(self.weight.const_value.shape) if self.weight.const_value is not None else None
         if self.node.op_type == "Gemm":
             return 2
-        return len(self.output.shape) if self.output.shape is not None else None
+        return rank_of(self.output)
 
     def out_channels(self) -> int:
         """How many channels the output has."""
@@ -209,7 +209,7 @@ def as_layer(node: ir.Node) -> Layer | None:
     rank = len(weight.const_value.shape)
     if rank < (2 if node.op_type in ("Gemm", "MatMul") else 3):
         return None
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_of(node, 2)
     if bias is not None and not is_constant(bias):
         raise Refusal(f"the bias of {node.op_type} is computed at run time")
     return Layer(node, weight, bias)

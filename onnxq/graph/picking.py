@@ -7,16 +7,16 @@ picked from tells what noise does; the outputs do not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Sequence, Set
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from onnxq.graph.pieces import reads
-from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
+from onnxq.graph.traverse import all_nodes, subgraphs, with_bodies
 from onnxq.graph.values import is_constant
 
-__all__ = ["PICKED_FROM", "Picking", "picking", "sized_by_numbers", "with_bodies"]
+__all__ = ["PICKED_FROM", "Picking", "picking", "sized_by_numbers"]
 
 PICKED_FROM = "onnxq.picked_from"
 """Key in a value's ``meta``: it is an output only to show what the model picks from."""
@@ -165,14 +165,6 @@ def _behind(nodes: Iterable[ir.Node], picks: Collection[ir.Node]) -> tuple[set[i
 
 def _holds(node: ir.Node, operators: Iterable[str]) -> bool:
     return any(inner.op_type in operators and inner.domain == "" for inner in with_bodies(node))
-
-
-def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
-    """A node, and those of its bodies."""
-    yield node
-    for body in subgraphs(node):
-        for graph in with_subgraphs(body):
-            yield from graph
 
 
 def _is_layer(node: ir.Node) -> bool:

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-__all__ = ["all_constants", "all_graphs", "all_nodes", "describe", "full_type", "subgraphs", "with_subgraphs"]
+__all__ = [
+    "all_constants",
+    "all_graphs",
+    "all_nodes",
+    "describe",
+    "full_type",
+    "subgraphs",
+    "with_bodies",
+    "with_subgraphs",
+]
 
 _HOLDERS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 
@@ -25,6 +34,14 @@ def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
         current = stack.pop()
         yield current
         stack.extend(_below([node for node in current if node.attributes.data and _holds_graphs(node)]))
+
+
+def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    """A node, and those of the graphs below it."""
+    yield node
+    for body in subgraphs(node):
+        for graph in with_subgraphs(body):
+            yield from graph
 
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:

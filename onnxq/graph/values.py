@@ -24,17 +24,23 @@ __all__ = [
     "array_of",
     "constant_array",
     "filled_values",
+    "input_of",
+    "integer",
     "is_constant",
     "is_filled",
+    "is_read",
     "is_stored",
     "only_reader",
+    "rank_of",
     "reads_as_much",
     "remove_nodes",
     "rename_output",
     "replace_by_constant",
     "replace_nodes",
     "replace_value",
+    "scalar",
     "set_constant",
+    "size_along",
     "stand_for",
     "static_shape",
     "tensor_of",
@@ -145,6 +151,20 @@ def constant_array(value: ir.Value | None) -> AnyArray | None:
     return array_of(value.const_value)
 
 
+def scalar(value: ir.Value | None) -> float | None:
+    """The number of a constant of one element, None for anything else."""
+    if value is None or value.const_value is None or value.const_value.size != 1 or not is_constant(value):
+        return None
+    array = array_of(value.const_value)
+    return float(array.reshape(())) if array.dtype.kind in "fiu" else None
+
+
+def integer(value: ir.Value | None) -> int | None:
+    """As :func:`scalar`, of integers."""
+    number = scalar(value)
+    return None if number is None else int(number)
+
+
 def set_constant(graph: ir.Graph, namer: Namer, base: str, array: AnyArray) -> ir.Value:
     """Registers a new initializer holding ``array`` in ``graph`` under a fresh name built on ``base``."""
     name = namer.fresh(base)
@@ -152,6 +172,17 @@ def set_constant(graph: ir.Graph, namer: Namer, base: str, array: AnyArray) -> i
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(value)
     return value
+
+
+def input_of(node: ir.Node, index: int | None) -> ir.Value | None:
+    """An input of a node; None where it is left out, or ``index`` is None."""
+    return node.inputs[index] if index is not None and index < len(node.inputs) else None
+
+
+def is_read(node: ir.Node, index: int) -> bool:
+    """Whether an output of a node is there and read."""
+    output = node.outputs[index] if index < len(node.outputs) else None
+    return output is not None and (bool(output.uses()) or output.is_graph_output())
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
@@ -171,6 +202,18 @@ def reads_as_much(rows: ir.Value, table: ir.Value) -> bool:
     """
     sizes = [math.prod(shape) for shape in map(static_shape, (rows, table)) if shape is not None]
     return len(sizes) == len((rows, table)) and sizes[0] >= sizes[1] > 0
+
+
+def rank_of(value: ir.Value | None) -> int | None:
+    """The number of axes of a value, where it is known."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def size_along(value: ir.Value | None, axis: int) -> int | None:
+    """The size of an axis, where a value has it and it is known."""
+    shape = value.shape if value is not None else None
+    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    return size if isinstance(size, int) else None
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:

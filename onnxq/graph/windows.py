@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Axis", "axes_of", "share_inside", "share_whole"]
+__all__ = ["Axis", "axes_of", "pads_of", "share_inside", "share_whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,30 @@ def axes_of(node: ir.Node) -> list[Axis] | None:
             return None
         found.append(Axis(size, begin, end, window, gap, step, size + begin + end - ((window - 1) * gap + 1)))
     return found
+
+
+def pads_of(node: ir.Node, shape: Sequence[int], strides: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
+    """Padding in front of and behind each spatial axis of a convolution or pooling, ``auto_pad`` followed.
+
+    Args:
+        node: Conv or a pooling.
+        shape: spatial sizes of its input.
+        strides: for each spatial axis.
+        reach: elements that a window spans, for each spatial axis.
+    """
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        found = []
+        for size, stride, span in zip(shape, strides, reach, strict=True):
+            total = max((-(-size // stride) - 1) * stride + span - size, 0)
+            less, more = total // 2, total - total // 2
+            found.append((less, more) if auto == "SAME_UPPER" else (more, less))
+        return found
+    given = node.attributes.get_ints("pads", None)
+    if not given or auto == "VALID":
+        return [(0, 0)] * len(shape)
+    half = len(given) // 2
+    return list(zip(given[:half], given[half:], strict=True))
 
 
 def share_inside(node: ir.Node) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LARGEST", "bytes_of", "halves_of", "to_halves"]
+__all__ = ["LARGEST", "bytes_of", "to_halves"]
 
 LARGEST = 6.0
 """The largest number of the format."""
@@ -53,12 +53,3 @@ def bytes_of(halves: ArrayLike) -> NDArray[np.uint8]:
         halves: numbers of the format in halves, int8 of any shape.
     """
     return np.asarray(_BYTES[np.asarray(halves, np.int8) + np.int8(_MOST)], np.uint8)
-
-
-def halves_of(code: ArrayLike) -> NDArray[np.int8]:
-    """The numbers in halves that bits stand for.
-
-    Args:
-        code: one number a byte, 0 to 15, any shape.
-    """
-    return np.asarray(np.concatenate([_HALVES, -_HALVES])[np.asarray(code, np.uint8)], np.int8)

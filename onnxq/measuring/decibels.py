@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["sqnr_of"]
+__all__ = ["noise_of", "sqnr_of"]
 
 
 def sqnr_of(noise: float, signal: float = 1.0) -> float:
@@ -22,3 +22,8 @@ def sqnr_of(noise: float, signal: float = 1.0) -> float:
     if not math.isfinite(noise) or signal <= 0.0:
         return -math.inf
     return 10.0 * (math.log10(signal) - math.log10(noise))
+
+
+def noise_of(sqnr: float) -> float:
+    """The noise that an SQNR in dB is of, as a share of the signal's power."""
+    return math.pow(10.0, -sqnr / 10)

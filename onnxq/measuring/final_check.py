@@ -27,9 +27,9 @@ from onnxq.measuring.outputs import marked, no_tensors
 from onnxq.measuring.overflow import Sample, overflows
 from onnxq.measuring.timing import Clock, clock_of, glance
 from onnxq.measuring.verification import OtherSize, Verification
-from onnxq.memory import trim
 from onnxq.ort.messages import node_in
 from onnxq.ort.session import Session
+from onnxq.process.memory import trim
 
 __all__ = ["FirstLook", "failed", "first_look", "uncompared"]
 

@@ -19,11 +19,11 @@ from onnxq.calibration.share_out import tensor_bytes
 from onnxq.calibration.tensor_statistics import SENTINEL, TensorStatistics
 from onnxq.graph.passes.constants import lift_constants
 from onnxq.graph.passes.prune import eliminate_identity
-from onnxq.graph.picking import picking, with_bodies
+from onnxq.graph.picking import picking
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.recognition.masks import before_softmax
 from onnxq.graph.shapes import infer_shapes
-from onnxq.graph.traverse import all_nodes
+from onnxq.graph.traverse import all_nodes, with_bodies
 from onnxq.graph.values import constant_array, is_constant
 from onnxq.measuring.as_read import as_read
 from onnxq.measuring.comparison import TensorErrors

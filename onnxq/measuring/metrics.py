@@ -25,7 +25,14 @@ from onnxq.measuring.decibels import sqnr_of
 from onnxq.measuring.mask_values import are_numbers, fill_of, is_filled
 from onnxq.measuring.moments import Moments, dot
 
-__all__ = ["WRONG", "ErrorMeter", "Errors", "cosine", "jsonable", "kept_signal", "sqnr"]
+__all__ = [
+    "WRONG",
+    "ErrorMeter",
+    "Errors",
+    "jsonable",
+    "kept_signal",
+    "sqnr",
+]
 
 _CHUNK = 1 << 15
 _COUNTS = ("samples", "elements", "skipped", "broken", "reshaped")
@@ -275,13 +282,6 @@ def sqnr(reference: np.ndarray, result: np.ndarray) -> float:
     meter = ErrorMeter()
     meter.update(reference, result)
     return meter.result().sqnr
-
-
-def cosine(reference: np.ndarray, result: np.ndarray) -> float:
-    """Cosine of the angle between two tensors, 1 if both are zero."""
-    meter = ErrorMeter()
-    meter.update(reference, result)
-    return meter.result().cosine
 
 
 def kept_signal(errors: Errors) -> float:

@@ -24,6 +24,7 @@ from onnxq.backend import Backend
 from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.graph.traverse import all_constants, all_nodes
 from onnxq.graph.values import constant_array
+from onnxq.measuring.decibels import noise_of
 from onnxq.measuring.variants import Variants
 from onnxq.numbers import choose_numbers
 from onnxq.options import Options
@@ -235,7 +236,7 @@ class Probe:
         if not found:
             return {n: math.inf for n, values in self.samples[0].outputs.items() if values.dtype.kind == "f"}
         self.reshaped.update(name for name, errors in found.items() if errors.reshaped)
-        return {name: 10 ** (-errors.score / 10) for name, errors in found.items()}
+        return {name: noise_of(errors.score) for name, errors in found.items()}
 
     def _numbers_at(self, bits: int) -> dict[str, QParams]:
         """Numbers of all sites but biases at a width."""

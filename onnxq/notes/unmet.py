@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.console.terminal import counts
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import rank_of
 from onnxq.options import Options
 from onnxq.options.override import Override
 from onnxq.options.selection import Selection
@@ -42,7 +43,7 @@ def unmet(model: ir.Model, plan: Plan, target: Backend, options: Options) -> Ite
         if found is None:
             continue
         node, value, rule = found
-        alone = isinstance(site.spec.granularity, PerTensor) and value.shape is not None and len(value.shape) > 1
+        alone = isinstance(site.spec.granularity, PerTensor) and (rank_of(value) or 0) > 1
         if alone and selection.per_channel(options.per_channel is True, node, value):
             one.append(node.op_type)
         bits = selection.weight_bits(node, value) or options.weight_bits

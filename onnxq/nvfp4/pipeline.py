@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -14,21 +13,18 @@ from onnxq.backend_choice import backend_named
 from onnxq.console.progress import Reporter, Silent
 from onnxq.console.terminal import plural
 from onnxq.errors import OptionError
-from onnxq.graph.passes.halves import store_in_half
-from onnxq.graph.shapes import forget_shapes
-from onnxq.notes.aloud import say
-from onnxq.notes.cautions import poor, vague
 from onnxq.nvfp4.find import find_products
 from onnxq.nvfp4.recipe import OPSET, Nvfp4
 from onnxq.nvfp4.render import rewrite, tensors_of
 from onnxq.options import ImageOptions, Options
 from onnxq.prepare import Prepared
-from onnxq.rewritten import Rewritten, nothing_done
+from onnxq.rewritten import Rewritten, nothing_done, told
 from onnxq.weight_only.examine import examine
 from onnxq.weight_only.files import Output
+from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.job import Job
 from onnxq.weight_only.learn import Learner
-from onnxq.weight_only.pipeline import same_matrix
+from onnxq.weight_only.render import Parts
 from onnxq.weight_only.rotate import rotate as turn
 
 __all__ = ["TARGET", "quantize_nvfp4", "rewrite_nvfp4"]
@@ -124,24 +120,16 @@ def rewrite_nvfp4(
     model = _fitted(prepared, options)
     matrices, kept = find_products(model, options, recipe)
     turned = [turn(model, matrices, options.seed)] if recipe.rotate else []
-    path = Path(source) if isinstance(source, (str, os.PathLike)) else None
-    with Output(output, model, path) as files:
+    with Output(output, model, source) as files:
         job = Job(model, recipe, files, Learner(recipe), kept, reporter, options, tensors=tensors_of)
         reference = job.without_data(matrices) if data is None else job.with_data(matrices, data, image)
-        written = files.write(_result(model, job, recipe))
+        written = files.write(job.result(partial(_render, job=job, recipe=recipe)))
         verification = examine(written, model, reference, options, float_bytes=prepared.bytes, at_home=False)
         made = files.finish()
     reference.close()
-    quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
-    warnings = (
-        *prepared.warnings,
-        *([] if quantized else [nothing_done(job.kept, "no MatMul or Gemm reads a constant weight")]),
-        *verification.warnings,
-        *vague(verification, job.there),
-        *poor(verification, options),
-    )
-    verification = replace(verification, warnings=warnings)
-    say(verification)
+    quantized = job.quantized()
+    nothing = [] if quantized else [nothing_done(job.kept, "no MatMul or Gemm reads a constant weight")]
+    verification = told(verification, options, [*prepared.warnings, *nothing], there=job.there)
     notes = [*turned, *job.learner.notes(), *_said(recipe, job, halves=prepared.halves)]
     return Rewritten(title(recipe), made, quantized, job.kept, notes, list(prepared.notes), verification)
 
@@ -171,21 +159,10 @@ def _fitted(prepared: Prepared, options: Options) -> ir.Model:
     return model
 
 
-def _result(model: ir.Model, job: Job, recipe: Nvfp4) -> ir.Model:
-    """The model with NVFP4 in it; constants that half precision holds are stored in it.
-
-    Args:
-        model: normalized; left as it is.
-        job: done.
-        recipe: of it.
-    """
-    result = model.clone()
-    made = [(matrix, same_matrix(matrix, result), parts) for matrix, parts in job.made]
-    largest = {twin: job.largest[matrix] for matrix, twin, _ in made if matrix in job.largest}
-    rewrite(result, [(twin, parts) for _, twin, parts in made], largest if recipe.activations else {})
-    store_in_half(result, among=model.graph.initializers)
-    forget_shapes(result)
-    return result
+def _render(result: ir.Model, made: Sequence[tuple[Matrix, Parts]], job: Job, recipe: Nvfp4) -> None:
+    """Put NVFP4 in a clone of the model, ``made`` being of the clone what the job has made of the model."""
+    pairs = zip(job.made, made, strict=True) if recipe.activations else ()
+    rewrite(result, made, {twin: job.largest[own] for (own, _), (twin, _) in pairs if own in job.largest})
 
 
 def _said(recipe: Nvfp4, job: Job, *, halves: bool) -> list[str]:

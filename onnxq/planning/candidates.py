@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.backend import Backend, Kind, OpRule
 from onnxq.graph.traverse import full_type
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import input_of, is_constant
 from onnxq.integer_operators import QUANTIZERS, is_in_integers
 from onnxq.planning.carry import carry, without_kernel
 from onnxq.planning.question import Decisions, Question
@@ -102,7 +102,7 @@ def _why_no_row(backend: Backend, node: ir.Node) -> str:
 
 def _by_its_weights(backend: Backend, node: ir.Node, rule: OpRule) -> str | OpRule:
     """The rule for the weights that a node has: that of a product where they are computed, or why there is none."""
-    constants = [p for p in rule.weights if p < len(node.inputs) and is_constant(node.inputs[p])]
+    constants = [p for p in rule.weights if is_constant(input_of(node, p))]
     if rule.kind not in (Kind.COMPUTE, Kind.WEIGHT_ONLY) or constants:
         return rule
     return backend.rules.get(f"{node.op_type}:product") or _why_no_weight(node, rule)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import input_of, is_constant
 from onnxq.planning.placement import elements
 
 __all__ = ["multiply_accumulates", "size_of"]
@@ -26,7 +26,7 @@ def multiply_accumulates(node: ir.Node, sizes: Mapping[str, int]) -> int:
         return 0
     shapes = [shape for value in node.inputs if (shape := _constant_shape(value)) is not None and len(shape) > 1]
     count = sum(map(math.prod, shapes))
-    weight = _constant_shape(node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = _constant_shape(input_of(node, 1))
     if not weight:
         return count
     data, made = size_of(node.inputs[0], sizes), size_of(node.outputs[0], sizes)

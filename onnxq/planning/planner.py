@@ -118,7 +118,7 @@ def activations_of(
         OptionError: a pattern of the options matches nothing.
     """
     asked = Question.of(model, backend, options, groups=groups)
-    return activations(asked, _decided(asked))
+    return activations(_decided(asked))
 
 
 def _decided(asked: Question) -> Decisions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnxq.backend import Kind, OpRule
-from onnxq.graph.values import SAME_NUMBERS, constant_array, is_constant, static_shape
+from onnxq.graph.values import SAME_NUMBERS, constant_array, input_of, is_constant, static_shape
 from onnxq.plan import Edge, Role, Site
 from onnxq.planning.placement import elements
 from onnxq.planning.question import Decisions, Question
@@ -39,7 +39,7 @@ def make_sites(asked: Question, decided: Decisions) -> tuple[Site, ...]:
     return drafts.sites()
 
 
-def activations(asked: Question, decided: Decisions) -> set[str]:
+def activations(decided: Decisions) -> set[str]:
     """The ``source`` of every activation among the sites that :func:`make_sites` would give, far sooner than these."""
     found: set[ir.Value] = set()
     for node, rule in decided.rules.items():
@@ -126,7 +126,7 @@ class _Drafts:
     def add_weights(self, node: ir.Node, rule: OpRule) -> None:
         """The constant weights of a node, and nothing else of it."""
         for position in rule.weights:
-            value = node.inputs[position] if position < len(node.inputs) else None
+            value = input_of(node, position)
             if value is not None and is_constant(value):
                 self._add_weight(node, rule, position, value)
 
@@ -138,7 +138,7 @@ class _Drafts:
 
     def _add_bias(self, node: ir.Node, rule: OpRule, data: _Draft, weight: _Draft) -> None:
         how = self._asked.backend.bias
-        bias = node.inputs[rule.bias] if rule.bias is not None and rule.bias < len(node.inputs) else None
+        bias = input_of(node, rule.bias)
         if bias is None or how == "float" or not is_constant(bias) or not _is_row(bias, weight):
             return
         own = how if isinstance(how, QuantSpec) else None
@@ -221,7 +221,7 @@ def _role(value: ir.Value) -> Role:
 
 def _reads_whole(node: ir.Node) -> bool:
     """Whether an output holds all that a node reads: not a Pad that cuts off, or whose pads nobody knows."""
-    pads = constant_array(node.inputs[1]) if node.op_type == "Pad" and len(node.inputs) > 1 else None
+    pads = constant_array(input_of(node, 1)) if node.op_type == "Pad" else None
     return node.op_type in _WHOLE and (node.op_type != "Pad" or (pads is not None and not (pads < 0).any()))
 
 

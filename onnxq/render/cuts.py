@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe, subgraphs
+from onnxq.graph.values import input_of
 from onnxq.qparams import QParams
 from onnxq.render.reading.parameters import pair_parameters
 
@@ -59,7 +60,7 @@ def find_cuts(model: ir.Model) -> list[Cut]:
         if node.op_type != "QuantizeLinear" or node.inputs[0] not in moving:
             continue
         assert node.inputs[0] is not None
-        codes, zero = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+        codes, zero = node.outputs[0], input_of(node, 2)
         if codes.is_graph_output() or not codes.uses() or zero is None or zero.dtype not in _CODES:
             continue
         numbers = pair_parameters(node, zero.dtype)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_stored, only_reader, replace_nodes
+from onnxq.graph.values import constant_array, is_stored, only_reader, rank_of, replace_nodes
 
 __all__ = ["axis_of_table", "scale_early", "unpack_early"]
 
@@ -17,7 +17,7 @@ _TABLE = 2
 def axis_of_table(dq: ir.Node, table: ir.Value, indices: ir.Value | None) -> int | None:
     """The axis of the table that the scales lie along; None where it is the one gathered, or cannot be told."""
     axis = dq.attributes.get_int("axis", 1)
-    rank = len(indices.shape) if indices is not None and indices.shape is not None else None
+    rank = rank_of(indices)
     if table.shape is None:
         return None
     found = len(table.shape) + axis if axis < 0 else axis - rank + 1 if rank is not None else 0

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.fake_quantize_function import DOMAIN, NAME, VERSION, register
+from onnxq.graph.values import rank_of
 from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, QuantSpec
 
@@ -33,6 +34,6 @@ def parameters(numbers: QParams, x: ir.Value) -> dict[str, NDArray[np.float32]]:
     """Scale and zero point of a grid as float32 arrays that broadcast against a tensor, by the names they have here."""
     shape = []
     if isinstance(numbers.spec.granularity, PerChannel):
-        shape = [1] * (len(x.shape) if x.shape is not None else 0)
+        shape = [1] * (rank_of(x) or 0)
         shape[numbers.spec.granularity.axis] = -1
     return {"scale": numbers.scale.reshape(shape), "zero_point": numbers.zero_point.astype(np.float32).reshape(shape)}

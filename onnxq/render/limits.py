@@ -6,6 +6,7 @@ from collections.abc import Set
 
 import onnx_ir as ir
 
+from onnxq.graph.values import input_of
 from onnxq.plan import Site
 from onnxq.qparams import QParams
 from onnxq.render.wiring import numbers
@@ -40,7 +41,7 @@ def bounds(node: ir.Node) -> tuple[float, float]:
         return 0.0, float("inf")
     ends = [-float("inf"), float("inf")]
     for k in (1, 2):
-        value = node.inputs[k] if k < len(node.inputs) else None
+        value = input_of(node, k)
         if value is not None:
             ends[k - 1] = float(numbers(value).reshape(()))
     return ends[0], ends[1]

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxq.backend import Format
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import input_of
 from onnxq.quantized import Quantized
 from onnxq.render.formats import write_rendered
 
@@ -34,7 +35,7 @@ def render(quantized: Quantized) -> ir.Model:
     if model.opset_imports.get("", 0) >= _STANDARD_OPSET:
         return model
     for node in all_nodes(model):
-        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        zero = input_of(node, 2)
         quantizer = node.op_type in ("QuantizeLinear", "DequantizeLinear")
         if not quantizer or zero is None or zero.dtype not in _WIDE:
             continue

@@ -17,7 +17,7 @@ from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, remove_nodes, rename_output, set_constant
 
 __all__ = ["take_ranges_at_run", "unsaid"]
 
@@ -95,13 +95,13 @@ class _Writer:
         if node.attributes.get_int("transB", 0) == 1:
             weight = self._transposed(weight, (1, 0))
         product = self._scaled(node, "MatMulInteger", weight, scale)
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = input_of(node, 2)
         return product if bias is None else self._op(node, "Add", [product.outputs[0], bias])
 
     def _conv(self, node: ir.Node, weight: ir.Value, scale: NDArray[np.float32]) -> ir.Node:
         spatial = len(weight.shape) - 2 if weight.shape is not None else 0
         product = self._scaled(node, "ConvInteger", weight, scale.reshape(scale.shape + (1,) * spatial * scale.ndim))
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = input_of(node, 2)
         if bias is None:
             return product
         shape = set_constant(self._home(node), self.namer, f"{node.name}_shape", np.array([-1] + [1] * spatial))
@@ -205,12 +205,12 @@ class _Writer:
 
 def _stored(node: ir.Node, position: int) -> tuple[ir.Value, NDArray[np.float32]] | None:
     """The integers behind an input, and their scale; None where they are none, or their zero point is not 0."""
-    value = node.inputs[position] if position < len(node.inputs) else None
+    value = input_of(node, position)
     unpack = value.producer() if value is not None else None
     if unpack is None or unpack.op_type != "DequantizeLinear" or not is_constant(unpack.inputs[0]):
         return None
     integers, scale = unpack.inputs[0], constant_array(unpack.inputs[1])
-    zero = constant_array(unpack.inputs[2]) if len(unpack.inputs) > 2 else None
+    zero = constant_array(input_of(unpack, 2))
     if integers is None or integers.dtype is not ir.DataType.INT8 or scale is None or (zero is not None and zero.any()):
         return None
     return integers, scale

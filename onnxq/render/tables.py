@@ -16,7 +16,7 @@ from onnxq.backend import Backend
 from onnxq.errors import BackendError, ModelError
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import input_of, is_constant
 from onnxq.plan import Site
 from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
@@ -133,7 +133,7 @@ def weighted(model: ir.Model, backend: Backend) -> Iterator[tuple[ir.Node, int]]
     for node in all_nodes(model):
         rule = backend.rules.get(node.op_type) if node.domain == "" else None
         for position in rule.weights if rule is not None else ():
-            if position < len(node.inputs) and is_constant(node.inputs[position]):
+            if is_constant(input_of(node, position)):
                 yield node, position
 
 

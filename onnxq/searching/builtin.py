@@ -29,6 +29,7 @@ from onnxq.calibration.statistics import KeptSample, Statistics
 from onnxq.errors import DataError
 from onnxq.graph.files.load import load
 from onnxq.measuring.chosen_rows import Rows, chosen_rows
+from onnxq.measuring.decibels import noise_of
 from onnxq.measuring.metrics import kept_signal
 from onnxq.measuring.outputs import NONE, errors_of
 from onnxq.measuring.picked import compared_by, with_outputs
@@ -183,4 +184,4 @@ def _power(run: Run, pairs: Iterable[tuple[Arrays, Arrays]], rows: Mapping[str, 
     found = errors_of(run, pairs, rows)
     worst = min((min(errors.score, kept_signal(errors)) for errors in found.values()), default=math.inf)
     reshaped = {name for name, errors in found.items() if errors.reshaped}
-    return 1.0 - 10.0 ** (-max(worst, -60.0) / 10.0), reshaped
+    return 1.0 - noise_of(max(worst, -60.0)), reshaped

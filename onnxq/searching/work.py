@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxq.calibration.sizes import sizes_on
 from onnxq.calibration.statistics import Statistics
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import is_constant, size_along
 from onnxq.plan import Plan
 from onnxq.planning.macs import multiply_accumulates, size_of
 
@@ -47,11 +47,5 @@ def _of_product(node: ir.Node, sizes: Mapping[str, int]) -> int:
     one, other = node.inputs
     if one is None or other is None or is_constant(one) or is_constant(other):
         return 0
-    inner, columns = _last(one), _last(other)
+    inner, columns = size_along(one, -1), size_along(other, -1) or 0
     return size_of(node.outputs[0], sizes) * inner if inner else size_of(one, sizes) * columns
-
-
-def _last(value: ir.Value) -> int:
-    """The last dimension of a tensor, 0 where it is not fixed."""
-    size = value.shape[-1] if value.shape is not None and len(value.shape) else 0
-    return size if isinstance(size, int) else 0

@@ -1,4 +1,4 @@
-"""What nodes say in attributes or constant inputs, as Python numbers; paddings as numbers per side."""
+"""What nodes say in attributes or constant inputs, as Python numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-__all__ = ["DTYPES", "Inputs", "at", "dtype_of", "floats", "integers", "ints", "number", "pads_of"]
+__all__ = ["DTYPES", "Inputs", "at", "dtype_of", "floats", "integers", "ints", "number"]
 
 Inputs = Sequence[torch.Tensor | None]
 
@@ -63,27 +63,3 @@ def integers(node: ir.Node, inputs: Inputs, index: int, name: str) -> list[int] 
 def dtype_of(code: int) -> torch.dtype:
     """The torch type of an ONNX type number."""
     return DTYPES[ir.DataType(code)]
-
-
-def pads_of(node: ir.Node, shape: Sequence[int], strides: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
-    """Padding in front of and behind each spatial axis of a convolution or pooling.
-
-    Args:
-        node: Conv or a pooling.
-        shape: spatial sizes of its input.
-        strides: for each spatial axis.
-        reach: elements that a window spans, for each spatial axis.
-    """
-    auto = node.attributes.get_string("auto_pad", "NOTSET")
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
-        found = []
-        for size, stride, span in zip(shape, strides, reach, strict=True):
-            total = max((-(-size // stride) - 1) * stride + span - size, 0)
-            less = total // 2
-            found.append((less, total - less) if auto == "SAME_UPPER" else (total - less, less))
-        return found
-    given = ints(node, "pads", [0] * (2 * len(shape)))
-    if auto == "VALID":
-        given = [0] * len(given)
-    half = len(given) // 2
-    return list(zip(given[:half], given[half:], strict=True))

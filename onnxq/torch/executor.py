@@ -13,8 +13,9 @@ from onnxq.errors import ModelError
 from onnxq.graph.passes.constants import constant_tensor
 from onnxq.graph.passes.fused_chains import FUSED
 from onnxq.graph.passes.write_out import has_any, write_out
+from onnxq.graph.pieces import reads
 from onnxq.graph.shapes import infer_shapes
-from onnxq.graph.traverse import all_graphs, describe, subgraphs
+from onnxq.graph.traverse import all_graphs, describe, subgraphs, with_subgraphs
 from onnxq.graph.values import array_of
 from onnxq.plan import Edge
 from onnxq.torch.attributes import DTYPES
@@ -117,8 +118,8 @@ class Executor:
         return {name: env[name] for name in self.outputs}
 
     def _load_constants(self, model: ir.Model, device: str) -> None:
-        needed = {value.name for node in self.nodes for value in _reads(node)} | {*self.outputs}
-        inner = {id(g) for node in self.nodes for g in _inner(node)}
+        needed = {value.name for node in self.nodes for value in reads(node)} | {*self.outputs}
+        inner = {id(g) for node in self.nodes for body in subgraphs(node) for g in with_subgraphs(body)}
         for graph in all_graphs(model):
             for name, value in graph.initializers.items():
                 if (name not in needed and id(graph) not in inner) or name in self.inputs or value.const_value is None:
@@ -242,22 +243,6 @@ def _require_supported(nodes: Sequence[ir.Node]) -> None:
         raise ModelError(f"torch cannot run {listed(bad, _LISTED)}", hint="Leave these parts out")
 
 
-def _inner(node: ir.Node) -> Iterable[ir.Graph]:
-    for graph in subgraphs(node):
-        yield graph
-        for below in graph:
-            yield from _inner(below)
-
-
-def _reads(node: ir.Node) -> Iterable[ir.Value]:
-    """Tensors that a node reads, those read in the graphs inside it from outside included."""
-    yield from (value for value in node.inputs if value is not None)
-    for graph in _inner(node):
-        for below in graph:
-            yield from (v for v in below.inputs if v is not None and v.graph is not graph)
-        yield from (v for v in graph.outputs if v.graph is not graph)
-
-
 def _region(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> list[ir.Node]:
     values = {v.name: v for v in (*graph.inputs, *graph.initializers.values())}
     values.update({v.name: v for node in graph for v in node.outputs})
@@ -275,7 +260,7 @@ def _region(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> l
             raise ModelError(f"it needs input {value.name!r} too", where=f"the graph from {', '.join(inputs)}")
         if node is not None and node.graph is graph and node not in found:
             found.add(node)
-            stack.extend(_reads(node))
+            stack.extend(reads(node))
     return [node for node in graph if node in found]
 
 
@@ -284,7 +269,7 @@ def _last_reads(nodes: Sequence[ir.Node], outputs: Sequence[str]) -> dict[int, l
     made = {value.name for node in nodes for value in node.outputs}
     last: dict[str, int] = {}
     for position, node in enumerate(nodes):
-        last.update({v.name: position for v in (*node.outputs, *_reads(node)) if v.name and v.name in made})
+        last.update({v.name: position for v in (*node.outputs, *reads(node)) if v.name and v.name in made})
     gone: dict[int, list[str]] = {}
     for name, position in last.items():
         if name not in outputs:

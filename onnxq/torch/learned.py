@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import input_of, rank_of
 from onnxq.quantized import Quantized
 
 __all__ = ["learned_constants"]
@@ -35,9 +36,9 @@ def learned_constants(quantized: Quantized) -> set[str]:
         if node.domain != "":
             continue
         for index in _LEARNED.get(node.op_type, ()):
-            if index < len(node.inputs) and (value := node.inputs[index]) is not None:
+            if (value := input_of(node, index)) is not None:
                 found.add(value.name or "")
         makers = [producer.op_type for value in inputs if (producer := value.producer()) is not None]
         if node.op_type == "Add" and "MatMul" in makers:  # its bias
-            found |= {value.name or "" for value in inputs if value.shape is not None and len(value.shape) == 1}
+            found |= {value.name or "" for value in inputs if rank_of(value) == 1}
     return found

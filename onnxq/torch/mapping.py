@@ -13,6 +13,7 @@ from onnxq.backend import Backend, Kind
 from onnxq.calibration.statistics import TensorStatistics
 from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_nodes
+from onnxq.graph.values import input_of
 from onnxq.options import Options
 from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.planner import make_plan
@@ -113,7 +114,7 @@ class _Mapper:
         lost = set()
         for edge, places in self.marked.edges.items():
             node = self.nodes.get(edge.node)
-            product = node.inputs[edge.index] if node is not None and edge.index < len(node.inputs) else None
+            product = input_of(node, edge.index) if node is not None else None
             producer = product.producer() if product is not None else None
             if producer is not None and producer.name in keep:
                 lost |= {place.call for place in places if place.position == BETWEEN}
@@ -129,7 +130,7 @@ class _Mapper:
         where = [(name, places[-1]) for name, places in self.marked.made.items()]
         for edge, places in self.marked.edges.items():
             node = self.nodes.get(edge.node)
-            value = node.inputs[edge.index] if node is not None and edge.index < len(node.inputs) else None
+            value = input_of(node, edge.index) if node is not None else None
             where += [(value.name or "", places[0])] if value is not None else []
         seen = self.marker.telling
         return {name: seen[place] for name, place in where if place in seen}

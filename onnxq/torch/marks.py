@@ -15,7 +15,7 @@ from onnxq.calibration.statistics import TensorStatistics
 from onnxq.graph.files.load import load
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, remove_nodes, replace_value, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, remove_nodes, replace_value, set_constant
 from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors
@@ -203,7 +203,7 @@ def _fill_zeros(model: ir.Model) -> None:
     for node in list(all_nodes(model)):
         normalizes = node.op_type == "BatchNormalization"
         for position in _BIASES.get(node.op_type, ()):
-            value = node.inputs[position] if position < len(node.inputs) else None
+            value = input_of(node, position)
             while value is not None and (copy := value.producer()) is not None and copy.op_type == "Identity":
                 value = copy.inputs[0]  # torch writes equal tensors once
             array = constant_array(value) if value is not None and value.dtype is ir.DataType.FLOAT else None

@@ -11,7 +11,7 @@ import torch
 
 from onnxq.errors import ModelError
 from onnxq.graph.traverse import all_constants, all_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge, Plan, Site
 from onnxq.planning.placement import elements
@@ -190,7 +190,7 @@ class Student:
         behind = {s.tensor: plan.root(s).name for s in plan.sites if s.role == "activation" and s.produced}
         for node in nodes:
             weight = node.inputs[1].name if len(node.inputs) > 2 and node.inputs[1] is not None else None
-            bias = node.inputs[2] if len(node.inputs) > 2 else None
+            bias = input_of(node, 2)
             if (
                 weight is None
                 or weight not in self.weights

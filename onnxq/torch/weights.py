@@ -14,14 +14,13 @@ from onnxq.qparams import QParams
 from onnxq.qparams import fake_quantize as fake_quantize_array
 from onnxq.spec import PerTensor
 from onnxq.torch.fake_quantize import Grid, fake_quantize
+from onnxq.torch.rounded_up import rounded_up, start_of
 
 __all__ = ["ActivationGrid", "FreeWeight", "LearnedWeight", "RoundedWeight", "tensor_of"]
 
 Tensor = torch.Tensor
 Floats = NDArray[np.float32]
 
-_ZETA, _GAMMA = 1.1, -0.1
-"""Ends to which the sigmoid is stretched before it is cut off at 0 and 1 (Nagel et al., 2020, equation 23)."""
 _EXACT = 0.25
 """How far from the code that a weight is rounded to now towards the exact weight learning begins, 0 to 1.
 
@@ -83,14 +82,13 @@ class RoundedWeight(LearnedWeight):
             codes = torch.round(tensor_of(rounded).to(device) / self.grid.scale)
             begin = codes + _EXACT * (begin - codes).clamp(-1.0, 1.0)
         self.floor = torch.floor(begin)
-        share = begin - self.floor
-        self.v = -torch.log((_ZETA - _GAMMA) / (share - _GAMMA) - 1)
+        self.v = start_of(begin - self.floor)
         self.v.requires_grad_()
         self.learned = [self.v]
 
     def up(self) -> Tensor:
         """How far each weight is rounded up, 0 to 1."""
-        return (torch.sigmoid(self.v) * (_ZETA - _GAMMA) + _GAMMA).clamp(0.0, 1.0)
+        return rounded_up(self.v)
 
     def value(self) -> Tensor:
         """See :meth:`LearnedWeight.value`."""

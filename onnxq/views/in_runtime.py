@@ -10,7 +10,7 @@ from onnxq.console.terminal import Screen, decibels, pace, plural
 from onnxq.views.parts import accuracy_text, heading, is_counted, labelled, of_kinds, worst_outputs
 
 if TYPE_CHECKING:
-    from onnxq.agreement import Agreement
+    from onnxq.measuring.agreement import Agreement
     from onnxq.measuring.layerwise import LayerAgreement
 
 __all__ = ["agreement"]

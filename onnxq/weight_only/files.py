@@ -46,13 +46,13 @@ class Output:
     Args:
         path: the ``.onnx`` file to be.
         model: what it is made from; its files are never written to.
-        source: the file of that model, if it came from one.
+        source: what that model came from, a file or not.
 
     Raises:
         OutputError: the folder is missing or cannot be written, or a file of the input would be overwritten.
     """
 
-    def __init__(self, path: str | os.PathLike[str], model: ir.Model, source: Path | None) -> None:
+    def __init__(self, path: str | os.PathLike[str], model: ir.Model, source: object) -> None:
         target = Path(path).absolute()
         if target.is_dir():
             raise OutputError("this is a folder", where=f"'{path}'", hint="Give the path of the file to write")
@@ -62,7 +62,7 @@ class Output:
             raise OutputError("the folder does not exist", where=str(folder), hint="Create it first")
         inputs = _external_files(model)
         self.external = bool(inputs) or serialized_size(model) > MAX_PROTO_BYTES
-        taken = inputs | ({source.resolve()} if source is not None else set())
+        taken = inputs | ({Path(source).resolve()} if isinstance(source, (str, os.PathLike)) else set())
         for file in (self.target, self._data_target) if self.external else (self.target,):
             if file.resolve() in taken:
                 raise OutputError(

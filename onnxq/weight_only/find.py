@@ -13,7 +13,7 @@ from onnxq.errors import OptionError
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import input_of, is_constant
 from onnxq.integer_operators import QUANTIZERS
 from onnxq.options import Options
 from onnxq.options.selection import Selection
@@ -242,7 +242,7 @@ def _is_picked_from(node: ir.Node, weight: ir.Value, axis: int) -> bool:
 
 def _fits(node: ir.Node, position: int, axis: int, block: int) -> bool:
     """Whether a weight of an operator of onnxruntime's is a constant of whole blocks, and worth it."""
-    value = node.inputs[position] if position < len(node.inputs) else None
+    value = input_of(node, position)
     if value is None or not is_weight(value) or not is_constant(value) or value.is_graph_output():
         return False
     shape = shape_of(value)

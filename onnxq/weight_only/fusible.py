@@ -18,7 +18,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import only_reader, set_constant
+from onnxq.graph.values import only_reader, set_constant, size_along
 
 __all__ = ["let_fuse"]
 
@@ -45,10 +45,10 @@ def let_fuse(weights: Iterable[ir.Value], namer: Namer) -> None:
 def _reshaped(data: ir.Value, namer: Namer) -> ir.Value | None:
     """What a DequantizeLinear makes, behind a Reshape; None if it is not made so, or of an unknown number of axes."""
     node = data.producer()
-    size = data.shape[-1] if data.shape is not None and len(data.shape) else None
+    size = size_along(data, -1)
     if node is None or node.op_type != "DequantizeLinear" or not node.attributes.get_int("block_size", 0):
         return None
-    if data.shape is None or not isinstance(size, int):
+    if data.shape is None or size is None:
         return None
     assert isinstance(node.graph, ir.Graph)
     shape: NDArray[np.int64] = np.asarray([0] * (len(data.shape) - 1) + [size], np.int64)  # 0: as it is

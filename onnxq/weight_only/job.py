@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,13 @@ from onnxq.calibration.chance import one_of_each_pair
 from onnxq.calibration.data import open_data
 from onnxq.calibration.roles import spread
 from onnxq.console.progress import Reporter
-from onnxq.memory import trim
+from onnxq.graph.passes.halves import store_in_half
+from onnxq.graph.shapes import forget_shapes
+from onnxq.graph.traverse import all_nodes, with_bodies
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.inputs import inputs_of
 from onnxq.plan import Kept
+from onnxq.process.memory import trim
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.examine import Reference
 from onnxq.weight_only.files import Output
@@ -27,7 +30,7 @@ from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.mix import Mixture, mix
 from onnxq.weight_only.recipe import Recipe
 from onnxq.weight_only.render import Parts, tensors_of
-from onnxq.weight_only.segments import Segment, SegmentedModel, within
+from onnxq.weight_only.segments import Segment, SegmentedModel
 from onnxq.weight_only.tied import for_product
 
 __all__ = ["Job"]
@@ -70,6 +73,22 @@ class Job:
     made: list[tuple[Matrix, Parts]] = field(default_factory=list)
     largest: dict[Matrix, float] = field(default_factory=dict)
     there: int | None = None
+
+    def quantized(self) -> dict[str, str]:
+        """Node → operator, of those that read what was made."""
+        return {node.name or "": node.op_type for matrix, _ in self.made for node in matrix.nodes}
+
+    def result(self, render: Callable[[ir.Model, Sequence[tuple[Matrix, Parts]]], None]) -> ir.Model:
+        """The model with what was made; what was not is stored in half precision where that loses nothing.
+
+        Args:
+            render: puts what was made in the place of the matrices of a model.
+        """
+        result = self.model.clone()
+        render(result, [(_same(matrix, result), parts) for matrix, parts in self.made])
+        store_in_half(result, among=self.model.graph.initializers)
+        forget_shapes(result)
+        return result
 
     def without_data(self, matrices: Sequence[Matrix]) -> Reference:
         """Quantize every matrix from its numbers alone."""
@@ -134,7 +153,9 @@ class Job:
 
     def _of(self, segment: Segment, left: dict[int, Matrix]) -> Iterator[tuple[Matrix, tuple[str, ...]]]:
         """The matrices that a segment reads first and what it multiplies them with, those of the same data together."""
-        order = {node: index for index, node in enumerate(inner for outer in segment.nodes for inner in within(outer))}
+        order = {
+            node: index for index, node in enumerate(inner for outer in segment.nodes for inner in with_bodies(outer))
+        }
         found = {m: _data_of(m, order) for m in left.values() if m.nodes[0] in order}
         places: dict[tuple[str, ...], int] = {}
         for names in found.values():
@@ -172,3 +193,13 @@ def _data_of(matrix: Matrix, among: Collection[ir.Node]) -> tuple[str, ...]:
         return ()
     data = (node.inputs[0] for node in matrix.nodes if node in among)
     return tuple(dict.fromkeys(value.name or "" for value in data if value is not None))
+
+
+def _same(matrix: Matrix, clone: ir.Model) -> Matrix:
+    """The matrix as it is in a clone of its model."""
+    wanted = {node.name for node in matrix.nodes}
+    nodes = [node for node in all_nodes(clone) if node.name in wanted]
+    (reader,) = (node for node in matrix.nodes if node.name == nodes[0].name)
+    value = nodes[0].inputs[reader.inputs.index(matrix.value)]
+    assert value is not None
+    return replace(matrix, value=value, nodes=nodes)

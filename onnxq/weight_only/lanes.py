@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxq.compiled import compiled
 from onnxq.grids import float4
+from onnxq.process.compiled import compiled
 from onnxq.spec import QuantSpec, Scheme
 
 __all__ = ["KERNEL", "codes_of", "ends", "pick", "to_grid"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,12 @@ import onnx_ir as ir
 
 from onnxq.console.progress import Reporter, Silent
 from onnxq.errors import OptionError
-from onnxq.graph.passes.halves import store_in_half
-from onnxq.graph.shapes import forget_shapes
-from onnxq.graph.traverse import all_nodes
-from onnxq.measuring.verification import Verification
-from onnxq.notes.aloud import say
-from onnxq.notes.cautions import poor, slow, vague
+from onnxq.notes.cautions import slow
 from onnxq.options import ImageOptions, Options
 from onnxq.options.override import GivenOverrides
 from onnxq.plan import Kept
 from onnxq.prepare import Prepared, lowered
-from onnxq.rewritten import Rewritten, nothing_done
+from onnxq.rewritten import Rewritten, nothing_done, told
 from onnxq.spec import NEWEST_OPSET
 from onnxq.weight_only.examine import examine
 from onnxq.weight_only.experts import complete
@@ -33,11 +28,11 @@ from onnxq.weight_only.learn import Learner
 from onnxq.weight_only.mix import require_folder, write_choice
 from onnxq.weight_only.recipe import FASTEST, Recipe
 from onnxq.weight_only.remarks import more_accurate, more_bits, remarks, title, why_slow
-from onnxq.weight_only.render import rewrite
+from onnxq.weight_only.render import rewrite as render
 from onnxq.weight_only.rotate import rotate as turn
 from onnxq.weight_only.tied import tie
 
-__all__ = ["quantize_weights", "rewrite_weights", "same_matrix"]
+__all__ = ["quantize_weights", "rewrite_weights"]
 
 
 def quantize_weights(
@@ -137,19 +132,19 @@ def rewrite_weights(
     turned = [turn(model, matrices, options.seed)] if recipe.rotate else []
     matrices = tie(matrices, recipe)
     own = [matrix for matrix in matrices if not matrix.tied]
-    path = Path(source) if isinstance(source, (str, os.PathLike)) else None
-    with Output(output, model, path) as files:
+    with Output(output, model, source) as files:
         job = Job(model, recipe, files, Learner(recipe), kept, reporter, options)
         reference = job.without_data(own) if data is None else job.with_data(own, data, image)
         job.share([matrix for matrix in matrices if matrix.tied])
         job.made = complete(job.made)
-        written = files.write(_result(model, job, in_file=not files.external))
+        written = files.write(job.result(partial(render, recipe=recipe, in_file=not files.external)))
         verification = examine(written, model, reference, options, float_bytes=prepared.bytes)
         made = files.finish()
     reference.close()
-    quantized = {node.name or "": node.op_type for matrix, _ in job.made for node in matrix.nodes}
-    verification = replace(verification, warnings=_warnings(verification, prepared, job, quantized))
-    say(verification)
+    quantized = job.quantized()
+    nothing = [] if quantized else [nothing_done(job.kept, "no MatMul, Gemm or Gather reads a constant weight")]
+    late = slow(verification, why_slow(recipe, quantized))
+    verification = told(verification, options, [*prepared.warnings, *nothing], slow=late, there=job.there)
     said = remarks([m for m, _ in job.made], recipe, in_file=not files.external, halves=prepared.halves)
     more = more_accurate(verification, recipe) if data is not None else []
     notes, details = [*turned, *job.learner.notes(), *said, *more], list(prepared.notes)
@@ -162,20 +157,6 @@ def rewrite_weights(
     everywhere = "--algorithm weight_only:bits=8" if wider else ""
     return Rewritten(
         title(recipe), made, quantized, job.kept, notes, details, verification, wider=wider, all_wider=everywhere
-    )
-
-
-def _warnings(
-    verification: Verification, prepared: Prepared, job: Job, quantized: Mapping[str, str]
-) -> tuple[str, ...]:
-    """What there is to warn of in a result."""
-    return (
-        *prepared.warnings,
-        *([] if quantized else [nothing_done(job.kept, "no MatMul, Gemm or Gather reads a constant weight")]),
-        *verification.warnings,
-        *slow(verification, why_slow(job.recipe, quantized)),
-        *vague(verification, job.there),
-        *poor(verification, job.options),
     )
 
 
@@ -195,22 +176,6 @@ def _found(prepared: Prepared, options: Options, recipe: Recipe) -> tuple[ir.Mod
         matrices, kept = find(model, options, recipe)
     prepared.notes += [*notes, *(_with_blocks(model, least, options) if recipe.format == "qdq" else [])]
     return model, matrices, kept
-
-
-def _result(model: ir.Model, job: Job, *, in_file: bool) -> ir.Model:
-    """The model with its weights as integers; what is not is stored in half precision where that loses nothing.
-
-    Args:
-        model: normalized; left as it is.
-        job: done.
-        in_file: whether weights lie in the model file itself.
-    """
-    result = model.clone()
-    made = [(same_matrix(matrix, result), parts) for matrix, parts in job.made]
-    rewrite(result, made, job.recipe, in_file=in_file)
-    store_in_half(result, among=model.graph.initializers)
-    forget_shapes(result)
-    return result
 
 
 def _with_blocks(model: ir.Model, least: int, options: Options) -> list[str]:
@@ -238,13 +203,3 @@ def _with_blocks(model: ir.Model, least: int, options: Options) -> list[str]:
             hint="Use format=matmulnbits",
         )
     return lowered(model, "onnxruntime", NEWEST_OPSET, options)
-
-
-def same_matrix(matrix: Matrix, clone: ir.Model) -> Matrix:
-    """The matrix as it is in a clone of its model."""
-    wanted = {node.name for node in matrix.nodes}
-    nodes = [node for node in all_nodes(clone) if node.name in wanted]
-    (reader,) = (node for node in matrix.nodes if node.name == nodes[0].name)
-    value = nodes[0].inputs[reader.inputs.index(matrix.value)]
-    assert value is not None
-    return replace(matrix, value=value, nodes=nodes)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.namer import Namer
+from onnxq.graph.values import input_of, replace_nodes
 from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
 from onnxq.weight_only.fusible import let_fuse
@@ -113,7 +114,7 @@ def rewrite(model: ir.Model, made: Sequence[tuple[Matrix, Parts]], recipe: Recip
     for node, constants in readers.experts.items():
         qmoe = as_qmoe(node, constants, recipe.expert_bits, recipe.block)
         node.name = None
-        _replace(node, [qmoe])
+        replace_nodes([node], qmoe)
     for matrix, _ in made:
         name, home = matrix.value.name or "", matrix.value.graph
         if isinstance(home, ir.Graph) and not matrix.value.uses() and name in home.initializers:
@@ -201,20 +202,6 @@ def _dequantize(reader: ir.Node, namer: Namer, inputs: Sequence[ir.Value], base:
     return out
 
 
-def _replace(node: ir.Node, made: Sequence[ir.Node]) -> None:
-    """New nodes in the place of one; the last of them makes its output."""
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
-    old, new = node.outputs[0], made[-1].outputs[0]
-    name, new.type, new.shape, new.doc_string = old.name, old.type, old.shape, old.doc_string
-    new.metadata_props.update(old.metadata_props)
-    graph.insert_before(node, list(made))
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    old.name = None
-    new.name = name
-    graph.remove(node, safe=True)
-
-
 def _packed(
     data: ir.Value | None, inputs: Sequence[ir.Value], recipe: Recipe, matrix: Matrix, name: str | None
 ) -> ir.Node:
@@ -238,7 +225,7 @@ def product(
     if node.op_type == "Attention":
         part(node, _packed(data, inputs, recipe, matrix, namer.node(f"{node.name}_MatMul")), namer)
         return
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = input_of(node, 2)
     name = node.name
     if weight is not None and node.op_type == "MatMul":
         node.replace_input_with(1, weight)
@@ -249,12 +236,12 @@ def product(
     else:
         product = _packed(data, inputs, recipe, matrix, name)
     if bias is None:
-        _replace(node, [product])
+        replace_nodes([node], product)
         return
     out = product.outputs[0]
     out.name = namer.fresh(f"{node.outputs[0].name}_product")
     out.type, out.shape = node.outputs[0].type, node.outputs[0].shape
-    _replace(node, [product, ir.node("Add", [out, bias], name=namer.node(f"{name}_bias"))])
+    replace_nodes([node], product, ir.node("Add", [out, bias], name=namer.node(f"{name}_bias")))
 
 
 def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Recipe, matrix: Matrix) -> None:
@@ -265,7 +252,7 @@ def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Rec
         attributes = {"bits": matrix.bits(recipe), "block_size": recipe.block, "gather_axis": 0}
         attributes["quantize_axis"] = len(matrix.rows)
         operands = [inputs[0], indices, *inputs[1:]]
-        _replace(node, [ir.node("GatherBlockQuantized", operands, attributes, domain=MICROSOFT, name=name)])
+        replace_nodes([node], ir.node("GatherBlockQuantized", operands, attributes, domain=MICROSOFT, name=name))
         return
     base = node.outputs[0].name
     picked = []
@@ -276,4 +263,4 @@ def _gather(node: ir.Node, inputs: Sequence[ir.Value], namer: Namer, recipe: Rec
         picked.append(gather)
     attributes = {"axis": -1, "block_size": recipe.block}
     last = ir.node("DequantizeLinear", [g.outputs[0] for g in picked], attributes, name=name)
-    _replace(node, [*picked, last])
+    replace_nodes([node], *picked, last)

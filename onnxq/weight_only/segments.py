@@ -16,15 +16,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.calibration.taps import tap
-from onnxq.graph.pieces import reads as reads_of
-from onnxq.graph.traverse import subgraphs, with_subgraphs
-from onnxq.memory import give_back
+from onnxq.graph.pieces import reads
+from onnxq.graph.traverse import with_bodies
 from onnxq.options import Options
 from onnxq.ort.session import Session
+from onnxq.process.memory import give_back
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.tensors import in_memory
 
-__all__ = ["Segment", "SegmentedModel", "fill", "model_of", "within"]
+__all__ = ["Segment", "SegmentedModel", "fill", "model_of"]
 
 _BYTES = 64 << 20
 """Weights of a segment."""
@@ -139,14 +139,6 @@ def fill(kept: Activations, model: ir.Model, feeds: Iterable[Mapping[str, NDArra
     return samples
 
 
-def within(node: ir.Node) -> Iterator[ir.Node]:
-    """A node and those inside its branches and bodies."""
-    yield node
-    for body in subgraphs(node):
-        for graph in with_subgraphs(body):
-            yield from graph
-
-
 def _cut(graph: ir.Graph, looked_at: frozenset[ir.Node], limit: int) -> list[Segment]:
     order = _Order(graph, looked_at)
     return [order.segment(start, stop) for start, stop in pairwise(order.bounds(limit))]
@@ -157,8 +149,8 @@ class _Order:
 
     def __init__(self, graph: ir.Graph, looked_at: frozenset[ir.Node]) -> None:
         self._nodes = list(graph)
-        self._reads = [reads_of(node) for node in self._nodes]
-        self._looked = [[inner for inner in within(node) if inner in looked_at] for node in self._nodes]
+        self._reads = [reads(node) for node in self._nodes]
+        self._looked = [[inner for inner in with_bodies(node) if inner in looked_at] for node in self._nodes]
         self._made = {value: index for index, node in enumerate(self._nodes) for value in node.outputs}
         self._last = {value: index for index, values in enumerate(self._reads) for value in values}
         self._last.update(dict.fromkeys(graph.outputs, len(self._nodes)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.unmapped import read
+from onnxq.measuring.decibels import noise_of
 from onnxq.measuring.metrics import ErrorMeter
-from onnxq.memory import give_back
 from onnxq.options import Options
 from onnxq.ort.session import Session
+from onnxq.process.memory import give_back
 from onnxq.weight_only.activations import Activations
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.segments import Segment, SegmentedModel, fill, model_of
@@ -55,20 +57,19 @@ def output_noise(
     """
     parts = SegmentedModel(model, options=options, prepack=False).segments
     outputs = [value for value in model.graph.outputs if value.producer() is not None]
-    kept, samples = Activations(), len(feeds)
-    begun: set[int] = set()
+    changes = _Changes(model, matrices, changed, len(feeds), options)
     try:
-        fill(kept, model, feeds)
+        fill(changes.kept, model, feeds)
         for segment in parts:
             if segment.writes:
-                _run(model, segment, matrices, changed, kept, samples, begun, options)
-                advance(len(begun))
+                changes.run(segment)
+                advance(len(changes.begun))
             for value in segment.ends:
                 if value not in outputs:
-                    kept.drop(value.name or "", samples * (1 + len(matrices)))
-        return [_noise(outputs, kept, samples, v) if v in begun else None for v in range(len(matrices))]
+                    changes.kept.drop(value.name or "", changes.place(len(matrices), 0))
+        return [changes.noise(outputs, v) if v in changes.begun else None for v in range(len(matrices))]
     finally:
-        kept.close()
+        changes.kept.close()
 
 
 def _is_cache(output: ir.Value) -> bool:
@@ -80,41 +81,80 @@ def _is_cache(output: ir.Value) -> bool:
     )
 
 
-def _run(
-    model: ir.Model,
-    segment: Segment,
-    matrices: Sequence[Matrix],
-    changed: Callable[[Matrix], Array],
-    kept: Activations,
-    samples: int,
-    begun: set[int],
-    options: Options,
-) -> None:
-    """Run a segment as it is, then with each change that begins or arrives there; ``begun``: changes so far."""
-    names = [value.name or "" for value in segment.reads]
-    first = {name: kept.get(name, 0) for name in names}
-    made = model_of(model, segment, first, {name: kept.common_shape(name, samples) for name in names})
-    fed = _fed(made, segment, matrices)
-    session = Session(made, prepack=False, **options.session)
-    for value in made.graph.initializers.values():
-        value.const_value = None  # the session has them
-    weights = {name: _array(matrices[v]) for v, name in fed.items()}
-    for sample in range(samples):
-        for name, array in session.run({**{n: kept.get(n, sample) for n in names}, **weights}).items():
-            kept.put(name, sample, array)
-    begun.update(fed)
-    for v in sorted(begun):
-        there = weights if v not in fed else {**weights, fed[v]: np.ascontiguousarray(changed(matrices[v]), np.float32)}
+@dataclass(eq=False)
+class _Changes:
+    """The model run as it is and with each change, which is a matrix's position.
+
+    Attributes:
+        model: the float model.
+        matrices: see :func:`output_noise`.
+        changed: see :func:`output_noise`.
+        samples: their number.
+        options: see :func:`output_noise`.
+        kept: the samples' tensors, and behind them those of each change where they differ.
+        begun: changes so far.
+    """
+
+    model: ir.Model
+    matrices: Sequence[Matrix]
+    changed: Callable[[Matrix], Array]
+    samples: int
+    options: Options
+    kept: Activations = field(default_factory=Activations)
+    begun: set[int] = field(default_factory=set)
+
+    def place(self, v: int, sample: int) -> int:
+        """Where tensors of a change are kept."""
+        return self.samples * (1 + v) + sample
+
+    def tensor(self, name: str, v: int, sample: int) -> Array:
+        """A tensor with a change."""
+        own = self.place(v, sample)
+        return self.kept.get(name, own if self.kept.has(name, own) else sample)
+
+    def run(self, segment: Segment) -> None:
+        """Run a segment as it is, then with each change that begins or arrives there."""
+        kept, samples = self.kept, self.samples
+        names = [value.name or "" for value in segment.reads]
+        first = {name: kept.get(name, 0) for name in names}
+        made = model_of(self.model, segment, first, {name: kept.common_shape(name, samples) for name in names})
+        fed = _fed(made, segment, self.matrices)
+        session = Session(made, prepack=False, **self.options.session)
+        for value in made.graph.initializers.values():
+            value.const_value = None  # the session has them
+        weights = {name: _array(self.matrices[v]) for v, name in fed.items()}
         for sample in range(samples):
-            own = samples * (1 + v) + sample
-            if v not in fed and not any(kept.has(name, own) for name in names):
-                continue
-            data = {n: kept.get(n, own if kept.has(n, own) else sample) for n in names}
-            for name, array in session.run({**data, **there}).items():
-                if not np.array_equal(array, kept.get(name, sample)):
-                    kept.put(name, own, array)
-    del session, made
-    give_back()
+            for name, array in session.run({**{n: kept.get(n, sample) for n in names}, **weights}).items():
+                kept.put(name, sample, array)
+        self.begun.update(fed)
+        for v in sorted(self.begun):
+            there = weights if v not in fed else {**weights, fed[v]: self._changed(v)}
+            for sample in range(samples):
+                own = self.place(v, sample)
+                if v not in fed and not any(kept.has(name, own) for name in names):
+                    continue
+                data = {n: self.tensor(n, v, sample) for n in names}
+                for name, array in session.run({**data, **there}).items():
+                    if not np.array_equal(array, kept.get(name, sample)):
+                        kept.put(name, own, array)
+        del session, made
+        give_back()
+
+    def _changed(self, v: int) -> Array:
+        return np.ascontiguousarray(self.changed(self.matrices[v]), np.float32)
+
+    def noise(self, outputs: Sequence[ir.Value], v: int) -> float:
+        """Noise over signal at the outputs, see :func:`output_noise`."""
+        found: dict[bool, list[float]] = {}
+        for output in outputs:
+            name = output.name or ""
+            meter = ErrorMeter()
+            for sample in range(self.samples):
+                meter.update(self.kept.get(name, sample), self.tensor(name, v, sample), sample)
+            errors = meter.result()
+            noise = 1 - errors.agreement if math.isnan(errors.score) else noise_of(errors.score)
+            found.setdefault(_is_cache(output), []).append(noise)
+        return math.fsum(math.fsum(noises) / len(noises) for noises in found.values())
 
 
 def _fed(made: ir.Model, segment: Segment, matrices: Sequence[Matrix]) -> dict[int, str]:
@@ -138,17 +178,3 @@ def _fed(made: ir.Model, segment: Segment, matrices: Sequence[Matrix]) -> dict[i
 def _array(matrix: Matrix) -> Array:
     assert matrix.value.const_value is not None
     return np.ascontiguousarray(read(matrix.value.const_value))
-
-
-def _noise(outputs: Sequence[ir.Value], kept: Activations, samples: int, v: int) -> float:
-    found: dict[bool, list[float]] = {}
-    for output in outputs:
-        name = output.name or ""
-        meter = ErrorMeter()
-        for sample in range(samples):
-            own = samples * (1 + v) + sample
-            meter.update(kept.get(name, sample), kept.get(name, own if kept.has(name, own) else sample), sample)
-        errors = meter.result()
-        noise = 1 - errors.agreement if math.isnan(errors.score) else 10 ** (-errors.score / 10)
-        found.setdefault(_is_cache(output), []).append(noise)
-    return math.fsum(math.fsum(noises) / len(noises) for noises in found.values())

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import onnxq
@@ -21,7 +20,8 @@ from onnxq.algorithms.bits.bit_choice import Item, Problem
 from onnxq.algorithms.bits.budget import FLOAT, parse_budget, parse_widths
 from onnxq.measuring.probe import Part, Setting
 from onnxq.options.config import to_toml
-from tests.models import build, images, normal, selecting
+from tests.models import build, images, normal, selecting, verified_sqnr
+from tests.running import optimized
 
 SIZES = (8, 32, 64, 32, 16, 8)
 
@@ -61,11 +61,6 @@ COUNTS = {f"w{k}": a * b for k, (a, b) in enumerate(itertools.pairwise(SIZES))}
 
 def average(bits: dict[str, int]) -> float:
     return sum(COUNTS[name] * bits[name] for name in COUNTS) / sum(COUNTS.values())
-
-
-def sqnr(q: onnxq.Quantized) -> float:
-    assert q.verification is not None and q.verification.worst is not None
-    return q.verification.worst[1].sqnr
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -120,7 +115,7 @@ def test_average_bits_are_kept_and_beat_equal_bits() -> None:
     bits = weights(mixed)
     assert average(bits) <= 5.0
     assert len(set(bits.values())) > 1
-    assert sqnr(mixed) > sqnr(equal) + 1.0
+    assert verified_sqnr(mixed) > verified_sqnr(equal) + 1.0
     assert any("mixed_precision: avg_bits:5" in note for note in mixed.notes)
     assert any(note.startswith("bias_correction") for note in mixed.notes), "what the effort does is still done"
 
@@ -182,7 +177,7 @@ def test_a_share_of_the_size_is_that_of_the_integers_stored(tmp_path: Path) -> N
 
 def test_a_level_is_reached_with_less_than_most_bits() -> None:
     q = quantized("sqnr=20,bits=3-8")
-    assert sqnr(q) > 19.0
+    assert verified_sqnr(q) > 19.0
     assert average(weights(q)) < 8.0
     with pytest.raises(OptionError, match="cannot be reached"):
         quantized("sqnr=90,bits=4-8")
@@ -273,11 +268,7 @@ def test_few_bits_are_honoured_where_only_weights_are_stored(bits: int, tmp_path
 def test_layers_of_4_bits_run_in_integers_on_onnxruntime(tmp_path: Path) -> None:
     q = onnxq.quantize(net(), images(1, 8, 6, 6), options=Options(placement="all", weight_bits=4))
     q.save(tmp_path / "q.onnx")
-    settings = onnxruntime.SessionOptions()
-    settings.optimized_model_filepath = str(tmp_path / "o.onnx")
-    settings.log_severity_level = 4
-    onnxruntime.InferenceSession(str(tmp_path / "q.onnx"), settings, providers=["CPUExecutionProvider"])
-    kinds = [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node]
+    kinds = [node.op_type for node in optimized(tmp_path / "q.onnx", tmp_path).graph.node]
     assert kinds.count("QLinearConv") == len(SIZES) - 1
     assert "DequantizeLinear" not in kinds[:-1]
     assert {s.tensor: s.spec.bits for s in onnxq.read(tmp_path / "q.onnx").plan.sites if s.role == "weight"} == {

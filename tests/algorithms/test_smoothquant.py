@@ -23,8 +23,9 @@ from onnxq.console.progress import LineReporter
 from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
 from onnxq.observe import observable
+from tests.algorithms.test_equalize import assert_same
 from tests.contract import infer, quantize_checked, sqnr
-from tests.models import build, normal
+from tests.models import build, normal, verified_sqnr
 
 Feeds = list[dict[str, NDArray[Any]]]
 
@@ -72,14 +73,6 @@ def smoothed(model: onnx.ModelProto, feeds: Feeds, options: Options = SMOOTH, **
     return draft
 
 
-def assert_same(model: onnx.ModelProto, draft: FloatDraft, feeds: Feeds) -> None:
-    """The float model computes what it did, to 1e-5."""
-    before, after = (infer(m, feeds, optimize=False) for m in (model, ir.to_proto(draft.model)))
-    for name, arrays in before.items():
-        for want, got in zip(arrays, after[name], strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-5 * float(np.abs(want).max()), rtol=0)
-
-
 def test_a_channel_200_times_as_large_no_longer_ruins_a_matmul() -> None:
     feeds = tokens()
     before = quantize_checked(matmul(), feeds, PLAIN, least=None)
@@ -92,8 +85,7 @@ def test_a_channel_200_times_as_large_no_longer_ruins_a_matmul() -> None:
 
 def test_it_helps_in_the_default_placement() -> None:
     q = onnxq.quantize(matmul(), tokens(), options=Options(include=("MatMul",), algorithms=("smoothquant",)))
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr >= 25.0
+    assert verified_sqnr(q) >= 25.0
 
 
 def test_new_data_gains_as_well() -> None:

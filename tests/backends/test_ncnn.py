@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options
 from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError, OptionError
 from onnxq.ort.session import Session
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 from tests.targets import residual
 
 GOLDEN = """\
@@ -53,7 +52,7 @@ def test_the_integers_that_ncnn_makes(tmp_path: Path) -> None:
     """round(x * scale) within 127, as in ncnn's quantize_to_int8, gives the simulated weights."""
     made = onnxq.quantize(residual(), images(1, 3, 16, 16), backend="ncnn", output=tmp_path)
     model = onnx.load(made.files[0])
-    stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    stored = constants_of(model)
     lines = [line.split(" ") for line in made.files[1].read_text().splitlines()]
     scales = {key.removesuffix("_param_0"): f32([float(t) for t in rest]) for key, *rest in lines if rest[1:]}
     assert [key for key, *_ in lines[:4]] == [f"{n}_param_0" for n in ("stem", "depthwise", "project", "head")]

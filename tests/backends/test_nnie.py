@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import onnxq
 from onnxq import Options
@@ -19,7 +19,7 @@ from onnxq.backends.nnie import BACKEND, table_path
 from onnxq.errors import BackendError, OptionError, OutputError
 from onnxq.ort.session import Session
 from tests.contract import infer, sqnr
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal, verified_sqnr
 
 Array = NDArray[Any]
 
@@ -80,7 +80,7 @@ def log8(x: Array, clip: float) -> NDArray[np.float32]:
 
 def simulated(model: onnx.ModelProto, clips: dict[str, list[float]], feed: dict[str, Array]) -> dict[str, Array]:
     """A model run node by node in onnxruntime, the inputs of the nodes in the table quantized by the formula."""
-    values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer} | feed
+    values = constants_of(model) | feed
     constants = set(values) - set(feed)
     for node in model.graph.node:
         given = {name: values[name] for name in node.input if name}
@@ -145,7 +145,7 @@ def test_what_is_not_in_the_table_says_why(tmp_path: Path) -> None:
 def test_weights_are_numbers_of_their_grids(tmp_path: Path) -> None:
     written(tmp_path, bias_correction=False)
     model, source = onnx.load(tmp_path / "m.onnx"), net()
-    before, after = ({t.name: numpy_helper.to_array(t) for t in m.graph.initializer} for m in (source, model))
+    before, after = (constants_of(m) for m in (source, model))
     for name in ("w1", "w2", "w3", "w5"):
         clip = snap(float(np.abs(before[name]).max()))
         np.testing.assert_array_equal(after[name], log8(before[name], clip))
@@ -317,8 +317,7 @@ def test_algorithms_run_or_say_why_not(algorithm: str) -> None:
     note = next(note for note in q.notes if note.startswith(algorithm.partition(":")[0]))
     if algorithm in ("gptq", "adaround", "seqmse"):
         assert "logarithmic" in note
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 25
+    assert verified_sqnr(q) > 25
 
 
 def test_algorithms_that_need_torch_say_why_not() -> None:
@@ -338,5 +337,4 @@ def test_sensitivity_is_measured_at_the_only_width_there_is() -> None:
 def test_the_best_effort_works() -> None:
     q = onnxq.quantize(net(), FEEDS, backend="nnie", options=Options(effort="best"))
     assert any(note.startswith("best: entropy failed") for note in q.notes)
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 25
+    assert verified_sqnr(q) > 25

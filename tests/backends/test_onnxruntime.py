@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import onnxq
 from onnxq import Options
 from onnxq.graph.files.save import to_proto
 from onnxq.ort.session import Session
+from tests import running
 from tests.graph.helpers import run
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, f32, feeds_for, images, normal, verified_sqnr
 from tests.planning.test_planner import recurrent, residual, transformer
 
 ALL = Options(placement="all")
@@ -24,11 +24,7 @@ ALL = Options(placement="all")
 
 def optimized(path: Path) -> list[str]:
     """Operator types of the graph as onnxruntime runs it, all optimizations on."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(path.with_suffix(".optimized.onnx"))
-    ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return [n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node]
+    return [n.op_type for n in running.optimized(path, path.parent).graph.node]
 
 
 def test_a_convolutional_net_runs_in_integers(tmp_path: Path) -> None:
@@ -326,8 +322,7 @@ def test_the_weight_of_a_matmul_with_float_data_in_a_body() -> None:
     feeds = [{**feed, "c": np.array(i % 2 == 0)} for i, feed in enumerate(images(4, 16))]
     q = onnxq.quantize(model, feeds, options=Options(placement="all", act_bits=6))
     assert len(q.plan.quantized) == 2
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 20
+    assert verified_sqnr(q) > 20
 
 
 @pytest.mark.parametrize("act", ["Relu (a)", "Clip (a, zero, six)"])
@@ -367,7 +362,7 @@ def test_a_stored_table_with_a_scale_a_column_in_front_of_a_quantizer() -> None:
     )
     feeds = [{"i": np.arange(6, dtype=np.int64)[None] + 100 * k} for k in range(4)]
     q = onnxq.quantize(model, feeds, options=ALL)
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+    assert verified_sqnr(q) > 30
 
 
 def gated(function: str, channels: int = 96) -> onnx.ModelProto:
@@ -396,7 +391,7 @@ def test_a_silu_between_convolutions_runs_in_integers(tmp_path: Path) -> None:
     ops = optimized(path)
     assert ops.count("QLinearConv") == 2 and {"QLinearSigmoid", "QLinearMul"} <= set(ops)
     assert not {"Sigmoid", "Mul", "QuickGelu"} & set(ops)
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+    assert verified_sqnr(q) > 30
 
 
 @pytest.mark.parametrize(
@@ -445,7 +440,7 @@ def test_a_max_pool_of_floats_behind_which_integers_begin_stays_in_place(moved: 
         v=normal(32, 32, 3, 3),
     )
     q = onnxq.quantize(model, images(1, 1, 64, 64), output=path)
-    ops = optimized(path)
-    assert ops.count("QLinearConv") == 1 and "MaxPool" in ops and q.verification is not None
-    pooled = next(n for n in onnx.load(path.with_suffix(".optimized.onnx")).graph.node if n.op_type == "MaxPool")
+    nodes = running.optimized(path, tmp_path).graph.node
+    assert [node.op_type for node in nodes].count("QLinearConv") == 1 and q.verification is not None
+    pooled = next(node for node in nodes if node.op_type == "MaxPool")
     assert "nchwc" in pooled.domain

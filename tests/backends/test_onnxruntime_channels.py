@@ -26,7 +26,7 @@ from onnxq.prepare import Prepared
 from onnxq.render.qdq import render
 from tests.backends.test_onnxruntime_groups import in_integers, unchanged
 from tests.graph.helpers import run
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, images, normal, verified_sqnr
 
 ALL = Options(placement="all", effort="fast")
 DEPTHWISE = "d = Conv <pads = [1, 1, 1, 1], group = {0}> (r, wd, bd)"
@@ -289,4 +289,4 @@ def test_algorithms_see_the_tensors_without_them(algorithms: tuple[str, ...], bo
     q = onnxq.quantize(net(THROUGH[body]), images(1, 16, 28, 28), options=replace(ALL, algorithms=algorithms))
     assert groups(to_proto(q.qdq())) == {80}
     assert {channels for v in all_nodes(q.with_tensors()) if (channels := v.attributes.get_int("group", 1)) > 1} == {72}
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 20
+    assert verified_sqnr(q) > 20

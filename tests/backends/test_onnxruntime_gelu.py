@@ -11,7 +11,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from tests.backends.test_onnxruntime import gated, optimized
-from tests.models import build, images, normal
+from tests.models import build, images, normal, verified_sqnr
 
 ERF = "[div] d = Div (a, root)\n e = Erf (d)\n o = Add (e, one)\n m = Mul (a, o)\n g = Mul (m, half)"
 
@@ -27,7 +27,7 @@ def test_between_convolutions_it_has_one_kernel(tmp_path: Path) -> None:
     ops = optimized(path)
     assert ops.count("QLinearConv") == 2 and ops.count("Gelu") == 1 and ops.count("DequantizeLinear") == 2
     assert not {"Erf", "Div", "Mul"} & set(ops)
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 30
+    assert verified_sqnr(q) > 30
     assert opset(path) == 20
 
 

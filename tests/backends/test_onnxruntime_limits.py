@@ -22,6 +22,7 @@ from tests.backends.test_onnxruntime import optimized
 from tests.backends.test_onnxruntime_groups import in_integers
 from tests.graph.helpers import run
 from tests.models import build, f32, feeds_for, normal
+from tests.running import open_session
 
 OLD = tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32)
 
@@ -41,7 +42,7 @@ def test_step_of_onnxruntimes_softmax() -> None:
         )  # fmt: skip
         imports = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = open_session(model)
         q = np.random.default_rng(0).integers(0, 256, (200, elements)).astype(np.uint8)
         q[:20] = 255  # where everything is the largest number
         power = np.exp((q.astype(np.float64) - q.max(axis=1, keepdims=True)) * scale)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
-import onnxruntime
 import pytest
 
 from tests.backends.test_onnxruntime_fast_floats import assert_same, made, ops
 from tests.models import build, f32, feeds_for, normal
+from tests.running import optimized
 
 
 @pytest.mark.parametrize("square", ["Mul (x, x)", "Pow (x, two)"])
@@ -28,10 +27,7 @@ def test_a_root_mean_square_norm_is_one_operator_in_onnxruntime(square: str, inv
     feeds = feeds_for(model)
     result = made(model, feeds)
     assert_same(model, result, feeds[0]["x"])
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    onnxruntime.InferenceSession(result.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    assert ops(onnx.load(tmp_path / "optimized.onnx")) == {"SimplifiedLayerNormalization": 1}
+    assert ops(optimized(result, tmp_path)) == {"SimplifiedLayerNormalization": 1}
 
 
 @pytest.mark.parametrize(

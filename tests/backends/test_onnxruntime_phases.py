@@ -18,7 +18,7 @@ from onnxq.render.qdq import render
 from tests.backends.test_onnxruntime import optimized
 from tests.backends.test_onnxruntime_groups import in_integers
 from tests.graph.helpers import run
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, images, normal, verified_sqnr
 
 ALL = Options(placement="all", effort="fast")
 FORMS = [
@@ -184,7 +184,7 @@ def test_weights_of_4_bits() -> None:
 @pytest.mark.parametrize("form", ["qdq-microsoft", "qoperator", "fake-quantize"])
 def test_other_formats(form: str) -> None:
     q = quantized(net(), replace(ALL, format=form))
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 25
+    assert verified_sqnr(q) > 25
 
 
 def test_weights_that_were_given_keep_their_zero_points() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
 from tests.backends.test_onnxruntime_fast_floats import made, ops
 from tests.graph.helpers import run
 from tests.models import build, normal
+from tests.running import optimized
 
 Array = NDArray[Any]
 
@@ -68,10 +67,7 @@ def test_the_table_is_made_when_the_model_is_loaded(tmp_path: Any) -> None:
         w=window(400),
     )
     result = made(model, [{"x": normal(1, 4000, 1)}] * 2)
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
-    onnxruntime.InferenceSession(result.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    assert set(ops(onnx.load(tmp_path / "loaded.onnx"))) == {"Conv", "Reshape", "Transpose"}
+    assert set(ops(optimized(result, tmp_path))) == {"Conv", "Reshape", "Transpose"}
 
 
 AXES = [("1, 32, 60, 1", -2), ("1, 32, 60, 2", 2), ("1, 60, 32, 2", 1), ("n, 60, m, 1", 1), ("60, 32, 2", 0)]

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options
 from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError
 from onnxq.ort.session import Session
-from tests.models import build, f32, images
+from tests.models import build, constants_of, f32, images
 from tests.targets import residual
 
 GOLDEN = """\
@@ -70,7 +69,7 @@ def test_the_schema(tmp_path: Path) -> None:
     names = {v.name for v in onnx.load(made.files[0]).graph.input}
     model = onnx.load(made.files[0])
     names |= {n for node in model.graph.node for n in node.output} | {t.name for t in model.graph.initializer}
-    stored = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    stored = constants_of(model)
     for name, entry in document["ppl"].items():
         assert name in names
         assert list(entry) == ["step", "zero_point", "min", "max", "bit", "type"]

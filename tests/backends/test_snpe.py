@@ -17,7 +17,7 @@ from onnxq.backends.snpe import BACKEND
 from onnxq.errors import BackendError
 from onnxq.ort.session import Session
 from onnxq.qparams import QParams
-from tests.models import build, feeds_for, images, normal
+from tests.models import build, constants_of, feeds_for, images, normal
 from tests.planning.test_planner import residual
 
 FORMATS = tuple(name for name, form in BACKEND.formats.items() if form.read is not None)
@@ -142,7 +142,7 @@ def test_the_model_is_float_with_weights_on_their_grid(tmp_path: Path) -> None:
     q, path, _ = written(tmp_path, "encodings-1.0.0")
     model = onnx.load(path)
     assert {n.op_type for n in model.graph.node} == {"Conv", "Relu", "Mul", "ConvTranspose"}
-    stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    stored = constants_of(model)
     scale = q.qparams["w1"].scale.reshape(-1, 1, 1, 1)
     steps = stored["w1"] / scale
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-4)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import onnxq
 from onnxq import Options
@@ -19,7 +19,7 @@ from onnxq.backends.stpu import BACKEND, biased_exponent, table_path
 from onnxq.errors import BackendError, OptionError
 from onnxq.ort.session import Session
 from tests.contract import infer, sqnr
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 
 
 def net() -> onnx.ModelProto:
@@ -94,7 +94,7 @@ def test_ranges(tmp_path: Path) -> None:
     assert shared == table["c"]["max"] == table["p"]["max"] == table["u"]["max"] == table["s"]["max"]
     assert table["gate"] == {"min": -1.0, "max": 1.0}
     assert table["m"]["max"] == table["f"]["max"]
-    weights = {t.name: numpy_helper.to_array(t) for t in net().graph.initializer}
+    weights = constants_of(net())
     for node, name in (("stem", "w1"), ("depthwise", "w2"), ("side", "w3"), ("deconv", "w4"), ("head", "w5")):
         assert table[f"{node}_weights"]["max"] == pytest.approx(float(np.abs(weights[name]).max()), rel=1e-6)
 
@@ -140,7 +140,7 @@ def test_the_model_is_float_with_its_weights_within_their_ranges(tmp_path: Path)
     model = onnx.load(tmp_path / "m.onnx")
     onnx.checker.check_model(model, full_check=True)
     assert [n.op_type for n in model.graph.node] == [n.op_type for n in net().graph.node]
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    constants = constants_of(model)
     assert np.abs(constants["w1"]).max() <= table["stem_weights"]["max"] * (1 + 1e-7)
     reference, got = (infer(m, FEEDS, optimize=False) for m in (net(), model))
     for name in reference:

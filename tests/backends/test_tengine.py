@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options
@@ -22,7 +21,7 @@ from onnxq.qparams import QParams, fake_quantize
 from onnxq.ranged import from_range
 from onnxq.render.tengine_weights import as_the_tool_sees, for_the_tool
 from onnxq.spec import QuantSpec
-from tests.models import build, f32, images, normal, renamed
+from tests.models import build, constants_of, f32, images, normal, renamed
 
 Array = NDArray[Any]
 MINMAX = Options(range="minmax", bias_correction=False)
@@ -69,7 +68,7 @@ def table(path: Path) -> dict[str, tuple[float, int]]:
 
 
 def weights(path: Path) -> dict[str, Array]:
-    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+    return constants_of(onnx.load(path))
 
 
 def test_the_scale_file_of_a_tiny_net(tmp_path: Path) -> None:

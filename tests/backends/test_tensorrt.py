@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 import onnxq
 from onnxq import Options, Quantized
@@ -17,7 +17,7 @@ from onnxq.errors import OptionError
 from onnxq.plan import Plan
 from onnxq.spec import PerChannel, PerTensor
 from tests.contract import infer, sqnr
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 from tests.planning.test_planner import concat, conv_relu, residual, transformer
 
 Array = NDArray[Any]
@@ -38,10 +38,6 @@ def quantized_inputs(found: Plan) -> set[str]:
 
 def reasons(found: Plan) -> dict[str, str]:
     return {kept.node: kept.reason for kept in found.kept_float}
-
-
-def constants(model: onnx.ModelProto) -> dict[str, Array]:
-    return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
 
 
 def detector() -> onnx.ModelProto:
@@ -237,7 +233,7 @@ def test_quantizers_are_int8_with_zero_points_of_zero(tmp_path: Path, opset: int
     model = onnx.load(path)
     assert model.opset_import[0].version == opset
     onnx.checker.check_model(model, full_check=True)
-    have = constants(model)
+    have = constants_of(model)
     nodes = [n for n in model.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
     assert nodes and all(len(n.input) == 3 for n in nodes)
     for node in nodes:
@@ -253,9 +249,9 @@ def test_quantizers_are_int8_with_zero_points_of_zero(tmp_path: Path, opset: int
 def test_weight_scales_are_the_largest_magnitude_over_127(tmp_path: Path) -> None:
     path = tmp_path / "q.onnx"
     written(mlp(), images(8, 32), path, bias_correction=False)
-    have = constants(onnx.load(path))
+    have = constants_of(onnx.load(path))
     for name, axis in (("w1", 1), ("w2", 0)):
-        weight = constants(mlp())[name]
+        weight = constants_of(mlp())[name]
         scale = np.abs(weight).max(axis=axis) / 127
         assert np.allclose(have[f"{name}_scale"], scale, rtol=1e-6)
         integers = np.rint(weight / np.expand_dims(have[f"{name}_scale"], axis))

@@ -13,9 +13,9 @@ import pytest
 from onnxq.backends import tensorrt
 from onnxq.errors import BackendError
 from onnxq.graph.files.save import to_proto
-from tests.backends.test_tensorrt import constants, detector, reasons, written
+from tests.backends.test_tensorrt import detector, reasons, written
 from tests.contract import infer, sqnr
-from tests.models import images
+from tests.models import constants_of, images
 from tests.planning.test_planner import conv_relu, residual
 
 
@@ -39,7 +39,7 @@ def test_tensorrt_finds_the_same_integers_in_the_weights_beside_a_cache(tmp_path
     model, feeds = residual(), images(1, 16, 8, 8)
     written(model, feeds, tmp_path / "q.onnx")
     written(model, feeds, tmp_path / "m.onnx", format="calibration-cache")
-    chosen, beside = constants(onnx.load(tmp_path / "q.onnx")), constants(onnx.load(tmp_path / "m.onnx"))
+    chosen, beside = constants_of(onnx.load(tmp_path / "q.onnx")), constants_of(onnx.load(tmp_path / "m.onnx"))
     for name in ("w1", "w2", "w3"):
         scale = np.abs(beside[name]).max(axis=(1, 2, 3), keepdims=True) / 127
         assert np.array_equal(np.rint(beside[name] / scale), chosen[f"{name}_quantized"])

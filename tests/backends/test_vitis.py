@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
@@ -26,7 +25,8 @@ from onnxq.prepare import Prepared
 from onnxq.qparams import QParams, fake_quantize
 from onnxq.ranged import from_range
 from tests.contract import infer, sqnr
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal, untouched
+from tests.running import open_session
 
 
 def net() -> onnx.ModelProto:
@@ -73,7 +73,7 @@ def quantized(
 def test_every_number_is_int8_with_a_power_of_two_and_the_result_is_near() -> None:
     proto = ir.to_proto(quantized(net()).rendered())
     onnx.checker.check_model(proto, full_check=True)
-    constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    constants = constants_of(proto)
     readers = [n for n in proto.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
     assert readers
     for node in readers:
@@ -131,7 +131,7 @@ def test_arithmetic_of_the_dpu_keeps_the_tensors_names() -> None:
     exposed = onnx.shape_inference.infer_shapes(ir.to_proto(model))
     for name in ("c", "m", "g", "sa", "h"):
         exposed.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
-    session = onnxruntime.InferenceSession(exposed.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(exposed)
     _, c, m, g, sa, h = session.run(None, {"x": sample})
     tiles = c.reshape(1, 16, 4, 3, 4, 3).mean(axis=(3, 5))
     np.testing.assert_allclose(m, tiles * (9 * 7 / 64), rtol=1e-5, atol=1e-6)
@@ -187,12 +187,8 @@ def test_positions_of_weights_make_the_least_error_of_all_powers_of_two() -> Non
     ],
 )
 def test_what_xint8_has_not_is_an_error_before_any_data_is_read(options: dict[str, object]) -> None:
-    def unread() -> object:
-        raise AssertionError("data was read")
-        yield {}
-
     with pytest.raises(OptionError):
-        onnxq.quantize(net(), unread(), backend="vitis", options=Options(**options))  # type: ignore[arg-type]
+        onnxq.quantize(net(), untouched(), backend="vitis", options=Options(**options))  # type: ignore[arg-type]
 
 
 def test_exclusions_work_on_what_was_rewritten() -> None:
@@ -200,9 +196,7 @@ def test_exclusions_work_on_what_was_rewritten() -> None:
         result = quantized(net(), exclude=(pattern,))
         kept = {k.node: k.reason for k in result.plan.kept_float}
         assert any(pattern in why for why in kept.values())
-        onnxruntime.InferenceSession(
-            ir.to_proto(result.rendered()).SerializeToString(), providers=["CPUExecutionProvider"]
-        )
+        open_session(ir.to_proto(result.rendered()))
     kept = {k.node: k.reason for k in quantized(net(), exclude=("stem",)).plan.kept_float}
     assert kept["relu"] == "the operator before it stays float"
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
@@ -17,6 +16,7 @@ from onnxq.calibration.reduced import least_scale
 from onnxq.ort.overflow import products_overflow
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
 from tests.models import build, normal
+from tests.running import open_session
 
 REDUCED = Options(placement="all", reduce_range=True)
 WEIGHTS = {
@@ -37,14 +37,7 @@ def _extreme(channels: int) -> list[dict[str, Any]]:
 
 def _runs(q: onnxq.Quantized, feeds: dict[str, Any]) -> list[NDArray[Any]]:
     """Outputs without graph optimizations and with all of them."""
-    found = []
-    level = ort.GraphOptimizationLevel
-    for wanted in (level.ORT_DISABLE_ALL, level.ORT_ENABLE_ALL):
-        options = ort.SessionOptions()
-        options.graph_optimization_level = wanted
-        session = ort.InferenceSession(onnx.ModelProto.SerializeToString(_proto(q)), options)
-        found.append(session.run(None, feeds)[0])
-    return found
+    return [open_session(_proto(q), optimize=optimize).run(None, feeds)[0] for optimize in (False, True)]
 
 
 def _proto(q: onnxq.Quantized) -> onnx.ModelProto:
@@ -124,7 +117,7 @@ def test_it_costs_less_than_weights_of_7_bits() -> None:
 
     def plain(**options: Any) -> float:
         q = onnxq.quantize(model, feeds, options=Options(placement="all", act_bits=8, **options))
-        want = ort.InferenceSession(model.SerializeToString()).run(None, feeds[0])[0]
+        want = open_session(model).run(None, feeds[0])[0]
         noise = _runs(q, feeds[0])[0] - want
         return float(10 * np.log10(np.square(want).sum() / np.square(noise).sum()))
 

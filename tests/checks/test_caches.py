@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 import onnxq
 from tests.models import normal
+from tests.running import open_session
 
 _SIZES = {"window": [1, 2, 8, 16], "now": [1, 4, 64]}
 
@@ -78,6 +79,6 @@ def test_named_outputs_are_the_remedy() -> None:
     scores = np.exp(q @ k.transpose(0, 1, 3, 2) / 8**0.5)
     expected = (scores / scores.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(1, 3, 16)
     for present in (False, True):
-        session = ort.InferenceSession(_with_past(present).SerializeToString(), providers=["CPUExecutionProvider"])
+        session = open_session(_with_past(present))
         got = session.run(None, {**feeds, **past})[0]
         assert np.allclose(got, expected, atol=1e-5) == present

@@ -20,7 +20,7 @@ from onnxq.measuring import paired
 from onnxq.measuring.metrics import Errors
 from onnxq.measuring.paired import Pair
 from onnxq.ort.session import Session
-from tests.models import build, f32, feeds_for, normal, renamed
+from tests.models import build, f32, feeds_for, normal, renamed, verified_sqnr
 
 ALL = Options(placement="all", bias_correction=False)
 
@@ -89,12 +89,6 @@ def test_names_that_a_rendering_would_choose_do_not_mislead() -> None:
     assert set(suspects(model)[1]) == {"filter", "square"}
 
 
-def sqnr(q: Quantized) -> float:
-    """Of the worst output, dB."""
-    assert q.verification is not None and q.verification.worst is not None
-    return q.verification.worst[1].sqnr
-
-
 def angles(most: float) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray[Any, Any]]]]:
     """An embedding of time steps, as diffusion models and positions have it."""
     model = build(
@@ -117,7 +111,7 @@ def angles(most: float) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray[Any,
 def test_a_sine_of_many_turns_has_exact_angles_where_floats_may_be_among_integers(backend: str) -> None:
     model, feeds = angles(1000.0)
     q = onnxq.quantize(model, feeds, backend=backend)
-    assert sqnr(q) > 30
+    assert verified_sqnr(q) > 30
     assert set(q.plan.quantized) == {"Concat", "layer"}
     (reason,) = [kept.reason for kept in q.plan.kept_float if kept.node == "turns"]
     assert reason.startswith("Sin 'sine' after it amplifies")
@@ -134,7 +128,7 @@ def test_a_sine_of_many_turns_is_warned_of_where_not(most: float, said: bool) ->
         assert all(repr(name) in warnings[0] for name in ("turns", "sine", "cosine"))
         without = Options(act_bits=8, exclude=("turns", "sine", "cosine"))
         better = onnxq.quantize(model, feeds, backend="qnn", options=without)
-        assert sqnr(better) > sqnr(q) + 20
+        assert verified_sqnr(better) > verified_sqnr(q) + 20
 
 
 @pytest.mark.parametrize("flag", [True, False])

@@ -20,7 +20,7 @@ from onnxq.deciding.decider import Decider
 from onnxq.deciding.rescue import Blame, blame, groups, to_keep_float
 from onnxq.planning.planner import make_plan
 from onnxq.prepare import Prepared
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, images, normal, verified_sqnr
 
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
 
@@ -47,18 +47,13 @@ def spectrum() -> onnx.ModelProto:
     )
 
 
-def worst(q: onnxq.Quantized) -> float:
-    assert q.verification is not None and q.verification.worst is not None
-    return q.verification.worst[1].sqnr
-
-
 def test_what_stands_before_a_noise_amplifier_stays_float() -> None:
     q = onnxq.quantize(spectrum(), images(1, 16, 32, 32))
     reasons = {k.node: k.reason for k in q.plan.kept_float}
     first = next(n.name for n in q.model.graph if n.op_type == "Conv")
     assert first in reasons and "amplifies" in reasons[first] and "Log" in reasons[first]
     assert "Conv" in q.plan.quantized.values(), "what stands behind it is quantized"
-    assert worst(q) > 25
+    assert verified_sqnr(q) > 25
 
 
 def powers() -> onnx.ModelProto:
@@ -91,13 +86,13 @@ def bank_of(q: onnxq.Quantized) -> list[ir.DataType]:
 @pytest.mark.parametrize("effort", ["fast", "default"])
 def test_what_stays_float_before_a_noise_amplifier_stores_its_weights(effort: Literal["fast", "default"]) -> None:
     q = onnxq.quantize(powers(), loud_and_quiet(), options=Options(effort=effort))
-    assert stored(q) == ["Conv"] and worst(q) > 25
+    assert stored(q) == ["Conv"] and verified_sqnr(q) > 25
     assert bank_of(q) == [ir.DataType.INT8]
 
 
 def test_weights_before_a_noise_amplifier_take_16_bits_where_8_would_spoil_it() -> None:
     q = onnxq.quantize(spectrum(), images(1, 16, 32, 32))
-    assert stored(q) == ["Conv"] and bank_of(q) == [ir.DataType.INT16] and worst(q) > 35
+    assert stored(q) == ["Conv"] and bank_of(q) == [ir.DataType.INT16] and verified_sqnr(q) > 35
     assert any(note.startswith("16 bits for the stored weights of 'Conv': Log 'Log' after it") for note in q.notes)
     assert "opset: raised from 17 to 21, which has integers of 16 bits for weights" in q.notes
 
@@ -105,7 +100,7 @@ def test_weights_before_a_noise_amplifier_take_16_bits_where_8_would_spoil_it() 
 @pytest.mark.parametrize("options", [Options(weight_bits=8), Options(opset=17)])
 def test_weights_before_a_noise_amplifier_stay_float_where_16_bits_are_ruled_out(options: Options) -> None:
     q = onnxq.quantize(spectrum(), images(1, 16, 32, 32), options=options)
-    assert stored(q) == [] and bank_of(q) == [ir.DataType.FLOAT] and worst(q) > 35
+    assert stored(q) == [] and bank_of(q) == [ir.DataType.FLOAT] and verified_sqnr(q) > 35
     assert q.rendered().opset_imports[""] == 17
 
 
@@ -114,7 +109,7 @@ def test_placement_all_leaves_float_what_would_give_infinite_values() -> None:
     reasons = {k.node: k.reason for k in q.plan.kept_float}
     first = next(n.name or "" for n in q.model.graph if n.op_type == "Conv")
     assert "infinite" in reasons[first] and "Log" in reasons[first]
-    assert worst(q) > 25
+    assert verified_sqnr(q) > 25
 
 
 def far_apart(ratio: float) -> onnx.ModelProto:
@@ -217,8 +212,7 @@ def test_a_layer_that_ruins_the_result_is_found() -> None:
     q = onnxq.quantize(model, images(1, 32, 24, 24))
     kept = {k.node: k.reason for k in q.plan.kept_float if k.op == "Conv"}
     assert len(kept) == 1 and "quantized alone it leaves" in next(iter(kept.values()))
-    assert q.verification is not None and q.verification.worst is not None
-    assert q.verification.worst[1].sqnr > 18
+    assert verified_sqnr(q) > 18
 
 
 def test_placement_all_does_as_told() -> None:

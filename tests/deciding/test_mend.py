@@ -7,7 +7,6 @@ from importlib import import_module
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -16,7 +15,8 @@ from onnxq.calibration.roles import few, samples_to_verify, spread
 from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.rescue import FEW, GROUPS, Blame, extent, to_keep_float
 from onnxq.notes.reasons import by_reason
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, images, normal, verified_sqnr
+from tests.running import open_session
 
 HUGE = f32([1e4] + [1] * 31).reshape(1, 32, 1, 1)
 DATA = [{"x": feed["x"] * HUGE} for feed in images(1, 32, 24, 24)]
@@ -40,15 +40,10 @@ def ruined(heeded: float = 0.0) -> onnx.ModelProto:
     )
 
 
-def worst(result: onnxq.Quantized) -> float:
-    assert result.verification is not None and result.verification.worst is not None
-    return result.verification.worst[1].sqnr
-
-
 def test_effort_fast_takes_ranges_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("onnxq.job"), "mend", None)
     poor = onnxq.quantize(ruined(), DATA, options=Options(effort="fast"))
-    assert worst(poor) < 12 and "first" in poor.plan.quantized
+    assert verified_sqnr(poor) < 12 and "first" in poor.plan.quantized
 
 
 def test_layers_to_blame_are_found_behind_a_large_mean() -> None:
@@ -85,7 +80,7 @@ def test_a_layer_whose_integers_pay_only_beside_others_is_found_to_blame() -> No
     alone = onnxq.plan(model, options=Options(exclude=("second", "y")))
     assert "narrow" not in alone.quantized and "narrow" in onnxq.plan(model).quantized
     result = onnxq.quantize(model, DATA)
-    assert "second" in result.plan.quantized and worst(result) > 18
+    assert "second" in result.plan.quantized and verified_sqnr(result) > 18
     assert "quantized alone it leaves" in {k.node: k.reason for k in result.plan.kept_float}["narrow"]
 
 
@@ -93,7 +88,7 @@ def test_a_layer_kept_float_has_its_weight_stored_where_its_input_is_to_blame() 
     noisier = Options(override=("second=weight_bits=7",))  # beside which 8 bits of the first weight are next to nothing
     result = onnxq.quantize(ruined(), DATA, options=noisier)
     kept = {k.node: k.reason for k in result.plan.kept_float}
-    assert "quantized alone it leaves" in kept["first"] and worst(result) > 18
+    assert "quantized alone it leaves" in kept["first"] and verified_sqnr(result) > 18
     assert result.plan.stored == {"first": "Conv"}
     assert onnxq.quantize(ruined(1e-4), DATA).plan.stored == {}, "a scale cannot hold what reads huge values and small"
     assert onnxq.quantize(ruined(), DATA, backend="openvino").plan.stored == {}, "that target stores none"
@@ -113,9 +108,9 @@ def test_sums_to_blame_stay_float_where_a_target_has_no_costs() -> None:
         v=normal(32, 32, 3, 3, seed=1),
         small=1 / HUGE,
     )
-    assert worst(onnxq.quantize(model, DATA, backend="tensorrt", options=Options(effort="fast"))) < 12
+    assert verified_sqnr(onnxq.quantize(model, DATA, backend="tensorrt", options=Options(effort="fast"))) < 12
     result = onnxq.quantize(model, DATA, backend="tensorrt")
-    assert {"first", "second"} <= result.plan.quantized.keys() and worst(result) > 18
+    assert {"first", "second"} <= result.plan.quantized.keys() and verified_sqnr(result) > 18
     assert "quantized alone it leaves" in {k.node: k.reason for k in result.plan.kept_float}["sum"]
 
 
@@ -147,7 +142,7 @@ def test_an_output_that_is_dark_in_the_samples_decides_nothing() -> None:
     model, data = dark()
     result = onnxq.quantize(model, data)
     assert {"dark", "darker"} <= result.plan.quantized.keys()
-    assert worst(result) < 10, "the report says what was measured"
+    assert verified_sqnr(result) < 10, "the report says what was measured"
     assert result.verification is not None
     (said,) = [text for text in result.verification.warnings if "next to nothing" in text]
     assert said.startswith("output 'side' is next to nothing in the samples compared (57 dB below all the data)")
@@ -159,7 +154,7 @@ def test_layers_are_blamed_by_samples_that_are_not_next_to_empty() -> None:
     empty = {kept.index for kept in spread(few([KeptSample(k, {}, {}) for k in range(64)]), FEW)}
     data = [{"x": feed["x"] * HUGE * np.float32(1e-3 if k in empty else 1)} for k, feed in enumerate(feeds)]
     result = onnxq.quantize(ruined(), data, options=Options(keep=64))
-    assert "first" not in result.plan.quantized and "second" in result.plan.quantized and worst(result) > 18
+    assert "first" not in result.plan.quantized and "second" in result.plan.quantized and verified_sqnr(result) > 18
 
 
 def test_heavy_models_are_searched_in_fewer_groups_on_fewer_samples() -> None:
@@ -230,12 +225,12 @@ def widths(result: onnxq.Quantized) -> dict[str, set[int]]:
 @pytest.mark.parametrize("opset", [17, 21])
 def test_stored_weights_that_8_bits_would_spoil_take_16(opset: int) -> None:
     result = onnxq.quantize(coarse(opset), silent())
-    assert widths(result) == {"first": {16}, "second": {8}} and worst(result) > 35
+    assert widths(result) == {"first": {16}, "second": {8}} and verified_sqnr(result) > 35
     assert any(
         note.startswith("16 bits for the stored weights of 'first': 8 bits leave output 'y'") for note in result.notes
     )
     as_asked = onnxq.quantize(coarse(opset), silent(), options=Options(weight_bits=8))
-    assert widths(as_asked) == {"first": {8}, "second": {8}} and worst(as_asked) < worst(result) - 10
+    assert widths(as_asked) == {"first": {8}, "second": {8}} and verified_sqnr(as_asked) < verified_sqnr(result) - 10
 
 
 def test_no_weight_takes_16_bits_where_the_opset_asked_for_has_none() -> None:
@@ -269,7 +264,7 @@ def test_layers_to_blame_are_found_in_sorted_data(turned: bool) -> None:
     for k, feed in enumerate(data):
         feed["x"][:, slice(32, 64) if (k < 16) != turned else slice(0, 32)] = 0
     result = onnxq.quantize(model, data, backend="tensorrt")
-    assert "blamed" not in result.plan.quantized and worst(result) > 25
+    assert "blamed" not in result.plan.quantized and verified_sqnr(result) > 25
 
 
 def drowned(layers: int = 8) -> onnx.ModelProto:
@@ -297,7 +292,7 @@ def drowned(layers: int = 8) -> onnx.ModelProto:
 def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
     feeds = list(images(1, 32, 24, 24))
     result = onnxq.quantize(drowned(), feeds)
-    assert not result.plan.quantized and len(result.plan.stored) == 8 and worst(result) > 25
+    assert not result.plan.quantized and len(result.plan.stored) == 8 and verified_sqnr(result) > 25
     assert result.verification is not None
     (told,) = (text for text in result.verification.warnings if text.startswith("nothing was quantized"))
     assert "in integers, " in told and "dB are left of output 'y'" in told
@@ -305,7 +300,7 @@ def test_where_integers_leave_nothing_only_weights_are_stored() -> None:
     said = re.search(r"save about (\d+)%.*--min-sqnr (-?\d+)", hint)
     assert said is not None and 0 < int(said[1]) < 100
     lower = onnxq.quantize(drowned(), feeds, options=Options(min_sqnr=int(said[2])))
-    assert lower.plan.quantized and worst(lower) < 10, "who wants integers all the same lowers the floor"
+    assert lower.plan.quantized and verified_sqnr(lower) < 10, "who wants integers all the same lowers the floor"
     openvino = onnxq.quantize(drowned(), feeds, backend="openvino")
     assert openvino.plan.quantized, "a target that stores no weights keeps what it has"
 
@@ -329,7 +324,7 @@ def test_integers_that_leave_no_number_are_given_up_without_a_hint() -> None:
     result = onnxq.quantize(model, feeds)
     assert {kept.reason for kept in result.plan.kept_float} >= {"in integers, nothing is left of output 'y'"}
     assert not [text for text in result.hints if "--min-sqnr" in text]
-    assert worst(result) > 18.0
+    assert verified_sqnr(result) > 18.0
 
 
 def test_that_a_mean_hides_what_integers_lose_is_said() -> None:
@@ -337,7 +332,7 @@ def test_that_a_mean_hides_what_integers_lose_is_said() -> None:
     (slice_,) = (node for node in model.graph.node if node.op_type == "Slice")
     slice_.output[0] = "small"
     feeds = list(images(1, 32, 24, 24))
-    reference = ort.InferenceSession(drowned().SerializeToString(), providers=["CPUExecutionProvider"])
+    reference = open_session(drowned())
     far = 3 * np.std([reference.run(None, feed)[0] for feed in feeds], dtype=np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(far, "far"))
     model.graph.node.append(onnx.helper.make_node("Add", ["small", "far"], ["y"], name="shifted"))
@@ -363,15 +358,15 @@ def beside(model: onnx.ModelProto, side: int) -> tuple[onnx.ModelProto, list[dic
 
 def test_a_poor_result_stays_in_integers_only_where_they_save_time() -> None:
     result = onnxq.quantize(*drowned_beside(8))
-    assert result.plan.quantized and 10 < worst(result) < 18
+    assert result.plan.quantized and 10 < verified_sqnr(result) < 18
     model, feeds = drowned_beside(256)
     slow = onnxq.quantize(model, feeds)
-    assert not slow.plan.quantized and worst(slow) > 30
+    assert not slow.plan.quantized and verified_sqnr(slow) > 30
     (why,) = {k.reason for k in slow.plan.kept_float if k.reason.startswith("in integers, ")}
     assert "of output 'y', and they save 7% of the time at most" in why
     for options in (Options(placement="compute"), Options(min_sqnr=5)):
         asked = onnxq.quantize(model, feeds, options=options)
-        assert asked.plan.quantized and 10 < worst(asked) < 18, "who wants integers all the same gets them"
+        assert asked.plan.quantized and 10 < verified_sqnr(asked) < 18, "who wants integers all the same gets them"
 
 
 def test_a_fair_result_stays_in_integers_only_where_they_save_time() -> None:
@@ -381,9 +376,9 @@ def test_a_fair_result_stays_in_integers_only_where_they_save_time() -> None:
         model, feeds = beside(ruined(heeded=0.01), side)
         data = [{**feed, "x": feed["x"] * louder} for feed in feeds]
         results[side] = onnxq.quantize(model, data)
-    assert {"first", "second"} <= results[8].plan.quantized.keys() and 18 < worst(results[8]) < 30
+    assert {"first", "second"} <= results[8].plan.quantized.keys() and 18 < verified_sqnr(results[8]) < 30
     slow = results[400]
-    assert not slow.plan.quantized and worst(slow) > worst(results[8]) + 10
+    assert not slow.plan.quantized and verified_sqnr(slow) > verified_sqnr(results[8]) + 10
     (why,) = {k.reason for k in slow.plan.kept_float if k.reason.startswith("in integers, ")}
     assert why.endswith("dB are left of output 'y', and they save 4% of the time")
     asked = onnxq.quantize(model, data, options=Options(placement="compute"))
@@ -411,14 +406,14 @@ def coarse_behind(layers: int, huge: int) -> onnx.ModelProto:
 def test_integers_stay_where_weights_alone_are_hardly_better() -> None:
     feeds, options = list(images(1, 32, 24, 24)), Options(opset=17)
     result = onnxq.quantize(coarse_behind(2, 150), feeds, options=options)
-    assert result.plan.quantized and 7 < worst(result) < 10
+    assert result.plan.quantized and 7 < verified_sqnr(result) < 10
     assert any(hint.startswith("weights alone as integers would leave 10.") for hint in result.hints), result.hints
     other = onnxq.quantize(coarse_behind(3, 100), feeds, options=options)
-    assert not other.plan.quantized and worst(other) > 13, "there inputs are to blame for most"
+    assert not other.plan.quantized and verified_sqnr(other) > 13, "there inputs are to blame for most"
 
 
 def test_weights_that_are_all_that_is_left_take_16_bits_where_8_spoil_them() -> None:
     """Beside integers they were not to blame, so they are looked at again once these are given up."""
     result = onnxq.quantize(coarse_behind(3, 100), list(images(1, 32, 24, 24)))
     assert not result.plan.quantized
-    assert widths(result)["last"] == {16} and worst(result) > 25
+    assert widths(result)["last"] == {16} and verified_sqnr(result) > 25

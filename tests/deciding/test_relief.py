@@ -13,7 +13,7 @@ import onnxq
 from onnxq import Options
 from onnxq.backends.onnxruntime import BACKEND
 from onnxq.deciding.relief import costly_in_integers
-from tests.models import build, images, normal
+from tests.models import build, images, normal, verified_sqnr
 
 WIDTH, DEEP, SIDE, PATCH = 192, 4608, 96, 8
 TOKENS = (SIDE // PATCH) ** 2
@@ -59,8 +59,7 @@ def _they_gain_in_integers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_concat_that_drowns_the_row_that_counts_stays_float() -> None:
     """Of the tensor as a whole next to nothing is lost, and the output is not poor enough for a search of layers."""
     result = onnxq.quantize(tower(0.1), DATA)
-    assert result.verification is not None and result.verification.worst is not None
-    assert result.verification.worst[1].sqnr > 30
+    assert verified_sqnr(result) > 30
     reasons = {kept.node: kept.reason for kept in result.plan.kept_float}
     assert "its integers leave output 'y'" in reasons["join"] and reasons["join"] == reasons["place"]
     assert list(result.plan.quantized.values()).count("MatMul") == 2
@@ -83,8 +82,7 @@ def test_decibels_that_cost_no_time_are_taken_of_good_results_too() -> None:
     given = asked.verification.worst[1].sqnr
     assert given > 25
     result = onnxq.quantize(tower(0.5), DATA)
-    assert result.verification is not None and result.verification.worst is not None
-    assert result.verification.worst[1].sqnr > given + 6 and "join" not in result.plan.quantized
+    assert verified_sqnr(result) > given + 6 and "join" not in result.plan.quantized
 
 
 def test_what_is_dear_in_float_is_not_even_measured(monkeypatch: pytest.MonkeyPatch) -> None:

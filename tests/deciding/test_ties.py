@@ -10,7 +10,7 @@ import onnxq
 from onnxq import Options
 from onnxq.deciding.branches import lost_branches
 from onnxq.deciding.ties import concats_by_tie, crowded_concats
-from tests.models import build, normal
+from tests.models import build, normal, verified_sqnr
 
 SIDE = 12
 
@@ -38,20 +38,15 @@ def feeds(size: float, *, light: float = 0.0) -> list[dict[str, np.ndarray]]:
     return [{"a": a, "b": b, "z": (size * rng.uniform(-1, 1, shape)).astype(np.float32)} for a, b in images]
 
 
-def worst(result: onnxq.Quantized) -> float:
-    assert result.verification is not None and result.verification.worst is not None
-    return result.verification.worst[1].sqnr
-
-
 @pytest.mark.parametrize("backend", ["openvino", "tensorrt"])
 def test_images_do_not_get_the_scale_of_features_that_another_concat_reads_with_one_of_them(backend: str) -> None:
     tied = onnxq.quantize(
         pair(), feeds(12.0, light=1.0), backend=backend, options=Options(effort="fast", reduce_range=True)
     )
     assert {"images", "features"} <= tied.plan.quantized.keys() and tied.qparams["c"].scale > 0.09
-    assert worst(tied) < 36, "no branch is lost, but what counts of it"
+    assert verified_sqnr(tied) < 36, "no branch is lost, but what counts of it"
     result = onnxq.quantize(pair(), feeds(12.0, light=1.0), backend=backend, options=Options(reduce_range=True))
-    assert worst(result) > worst(tied) + 6
+    assert verified_sqnr(result) > verified_sqnr(tied) + 6
     assert {"encoder", "refiner"} <= result.plan.quantized.keys(), "the layers stay in integers"
     kept = {k.node: k.reason for k in result.plan.kept_float}
     assert len(kept.keys() & {"images", "features"}) == 1, "one of them in float cuts the tie"

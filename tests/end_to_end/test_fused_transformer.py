@@ -14,7 +14,7 @@ import pytest
 import onnxq
 from onnxq import dynamic
 from tests.installed import needs
-from tests.models import build, f32, feeds_for, normal
+from tests.models import build, f32, feeds_for, normal, verified_sqnr
 
 SIZE, ROWS, HEADS = 32, 8, 4
 SHAPE = f"float[1, {ROWS}, {SIZE}]"
@@ -108,7 +108,7 @@ def test_one_calibration_serves_targets_that_have_them_and_those_that_have_not(
     for target in onnxq.backends():
         options = onnxq.Options(placement=placement)
         q = onnxq.quantize(model, statistics=statistics, backend=target.name, options=options)
-        assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 10
+        assert verified_sqnr(q) > 10
 
 
 @pytest.mark.parametrize("opset", [13, 16])
@@ -127,7 +127,7 @@ def test_ranges_at_run_time_are_of_its_products_too(tmp_path: Path) -> None:
     feeds = feeds_for(model, samples=4)
     made = dynamic.rewrite(tmp_path / "m.onnx", feeds, output=tmp_path / "q.onnx")
     assert Counter(made.quantized.values()) == {"MatMul": 6}
-    assert made.verification.worst is not None and made.verification.worst[1].sqnr > 30
+    assert verified_sqnr(made) > 30
 
 
 @pytest.mark.parametrize("pattern", ["attend", "Attention", "com.microsoft::Attention"])
@@ -166,7 +166,7 @@ def test_keys_and_values_of_before(backend: str, products: int) -> None:
     assert Counter(op for op in q.plan.quantized.values() if op == "MatMul") == {"MatMul": products}
     left = {node.op_type for node in q.rendered().graph if node.domain == "com.microsoft"}
     assert left == ({"MultiHeadAttention"} if backend == "onnxruntime" else set())
-    assert q.verification is not None and q.verification.worst is not None and q.verification.worst[1].sqnr > 15
+    assert verified_sqnr(q) > 15
 
 
 def test_ranges_at_run_time_leave_an_attention_with_a_past_whole(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.fuzzing.graphs import Case, generate
 from tests.fuzzing.judge import judge
 from tests.fuzzing.noise import explained
 from tests.installed import needs
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 
 pytestmark = needs("onnxruntime", "1.30")
 """An older one crashes when it loads one of these float graphs."""
@@ -82,7 +82,7 @@ def test_the_judge_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxq import quantize
 
     def coarse(source: onnx.ModelProto, *args: object, **more: object) -> Quantized:
-        weights = {t.name: onnx.numpy_helper.to_array(t) for t in source.graph.initializer}
+        weights = constants_of(source)
         wrong = onnx.ModelProto.FromString(source.SerializeToString())
         del wrong.graph.initializer[:]
         for name, array in weights.items():

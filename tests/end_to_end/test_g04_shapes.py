@@ -8,7 +8,7 @@ import pytest
 from onnxq import DataError, ExecutionError, ModelError, Options, calibrate, quantize
 from tests.cases import g04
 from tests.contract import ALL, quantize_checked
-from tests.models import build, f32, images, normal
+from tests.models import build, f32, images, normal, untouched
 
 RANGES = ["mse", "minmax", "entropy", "percentile:99.9", "ema", "std"]
 
@@ -110,8 +110,5 @@ def test_input_without_a_shape_is_refused_before_calibration(opset: int) -> None
     model = build("(float[1, 4] x) => (float[1, 4] y) { h = Relu (x)\n y = Neg (h) }", opset=opset)
     model.graph.input[0].type.tensor_type.ClearField("shape")
 
-    def no_data() -> None:
-        raise DataError("the data was read though the model is invalid")
-
     with pytest.raises(ModelError, match="input 'x': it is declared without a shape"):
-        quantize(model, no_data)
+        quantize(model, untouched)

@@ -10,12 +10,12 @@ from onnx import numpy_helper
 from onnxq import Options
 from tests.cases import g05
 from tests.contract import quantize_checked
-from tests.models import build, images, normal
+from tests.models import build, constants_of, images, normal
 
 
 def bias_of(model: onnx.ModelProto, conv: str) -> np.ndarray:
     """The bias that a Conv reads, dequantized by hand."""
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    constants = constants_of(model)
     made_by = {o: n for n in model.graph.node for o in n.output}
     node = next(n for n in model.graph.node if n.name == conv)
     dq = made_by[node.input[2]]

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxq import Options, quantize
 from tests.cases import g06
 from tests.contract import ALL, GIVEN, quantize_checked
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 
 CONSTANTS = {
     "value_float": "value_float = 2.5",
@@ -73,7 +73,7 @@ def test_value_float_as_scale_of_a_quantizer(zero: str) -> None:
     result = quantize_checked(model, images(1, 3, 8, 8), least=None, agree=GIVEN)
     assert "already quantized" in result.reasons["c"]
     first = next(n for n in result.proto.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "x")
-    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    constants = constants_of(result.proto)
     assert constants[first.input[1]] == np.float32(0.03)
 
 
@@ -151,8 +151,8 @@ def test_dequantized_int8_weight(channelwise: bool, zero: bool) -> None:
     extra = {"z": np.zeros(shape, np.int8)} if zero else {}
     model = g06.int8_conv(channelwise=channelwise, **extra)
     result = quantize_checked(model, images(1, 3, 8, 8), least=20)
-    before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    after = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    before = constants_of(model)
+    after = constants_of(result.proto)
     dq = next(n for n in result.proto.graph.node if "w" in n.output)
     np.testing.assert_array_equal(after[dq.input[0]], before["q"])
     np.testing.assert_array_equal(after[dq.input[1]], before["s"])
@@ -162,10 +162,10 @@ def test_dequantized_int8_weight(channelwise: bool, zero: bool) -> None:
 def test_quantizer_on_a_float_weight() -> None:
     """Q and DQ on a float weight, as training frameworks export it: the scale of training is kept."""
     model, feeds = g06.quantizer_on_a_float_weight()
-    before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    before = constants_of(model)
     numbers, scale = before["w"], before["s"]
     result = quantize_checked(model, feeds)
-    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    constants = constants_of(result.proto)
     conv = next(n for n in result.proto.graph.node if n.name == "c")
     dq = next(n for n in result.proto.graph.node if conv.input[1] in n.output)
     assert dq.op_type == "DequantizeLinear"

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 from onnxq import Options, PerTensor, QuantSpec
 from tests.cases import g07, g07_recurrent
 from tests.contract import ALL, Outcome, quantize_checked
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, constants_of, f32, feeds_for, images, normal
 
 SIGNED = Options(placement="all", symmetric=True)
 
@@ -323,7 +322,7 @@ def test_weights_read_back_as_they_were_meant() -> None:
     w = normal(4, 3, 3, 3) * f32([1e-3, 1, 100, 1e4]).reshape(4, 1, 1, 1)
     model = build("(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv (x, w) }", w=w)
     result = quantize_checked(model, images(1, 3, 8, 8), replace(ALL, effort="fast"))
-    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    constants = constants_of(result.proto)
     dq = next(n for n in result.proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0].startswith("w"))
     scale = constants[dq.input[1]].reshape(4, 1, 1, 1)
     error = np.abs(constants[dq.input[0]].astype(np.float64) * scale - w)

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
 from onnxq import Options
 from tests.cases import g08
 from tests.contract import Outcome, infer, quantize_checked, sqnr
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, constants_of, f32, feeds_for, images, normal
 
 RANGES = ("mse", "minmax", "entropy", "percentile", "ema", "std", "lsq")
 
 
 def dequantized(result: Outcome, prefix: str) -> np.ndarray[Any, Any]:
     """A stored constant of the result, in float64."""
-    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    constants = constants_of(result.proto)
     dq = next(
         n for n in result.proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == f"{prefix}_quantized"
     )

@@ -9,13 +9,13 @@ from onnx import TensorProto, numpy_helper
 from onnxq import ExecutionError, Options, quantize
 from tests.cases import g13
 from tests.contract import ALL, GIVEN, infer, quantize_checked
-from tests.models import build, f32, images, loads, normal
+from tests.models import build, constants_of, f32, images, loads, normal
 
 
 def test_qlinearconv_inside() -> None:
     result = quantize_checked(*g13.qlinearconv_inside(), least=None)
     assert "QLinearConv" in result.ops
-    constants = {t.name: numpy_helper.to_array(t) for t in result.proto.graph.initializer}
+    constants = constants_of(result.proto)
     np.testing.assert_array_equal(constants["w"], g13.int8(4, 3, 3, 3))
     assert "old" in result.reasons or "old" in result.notes, "it must be listed"
     assert "new" in result.quantized.plan.quantized or result.reasons["new"]

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
 from onnxq import ModelError, Options, OutputError, calibrate, quantize
 from tests.cases import g16
 from tests.contract import ALL, assert_contract, infer, quantize_checked
+from tests.running import open_session
 
 FEEDS = g16.FEEDS
 
@@ -80,7 +80,7 @@ def test_external_data_in(tmp_path: Path) -> None:
         (tmp_path / "in" / name).unlink()
     moved = tmp_path / "moved"
     (tmp_path / "out").rename(moved)
-    session = ort.InferenceSession(str(moved / "q.onnx"), providers=["CPUExecutionProvider"])
+    session = open_session(moved / "q.onnx")
     got = session.run(None, {"x": FEEDS[0]["x"]})[0]
     np.testing.assert_array_equal(got, infer(result.proto, FEEDS[:1], optimize=True)["y"][0])
 
@@ -98,7 +98,7 @@ def test_excluded_layers_of_an_external_model_are_written_too(tmp_path: Path) ->
     path = external(tmp_path / "in")
     quantize_checked(path, FEEDS, Options(placement="all", exclude=("c2",)), output=tmp_path / "q.onnx")
     (tmp_path / "in" / "weights.bin").unlink()
-    ort.InferenceSession(str(tmp_path / "q.onnx"), providers=["CPUExecutionProvider"])
+    open_session(tmp_path / "q.onnx")
 
 
 def test_modelproto_input_not_mutated() -> None:

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.models import build, images, normal
+from tests.models import build, constants_of, images, normal
 
 MODULE = '''
 """A chip that knows Conv alone, symmetric int8 and one scale a tensor, and a range method of half the extent."""
@@ -96,7 +96,7 @@ def onnxq(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
 def scales(path: Path) -> dict[str, float]:
     """Tensor quantized at run time → its scale."""
     model = onnx.load(path)
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    constants = constants_of(model)
     return {n.input[0]: float(constants[n.input[1]]) for n in model.graph.node if n.op_type == "QuantizeLinear"}
 
 

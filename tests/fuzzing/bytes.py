@@ -11,6 +11,7 @@ import resource
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,21 @@ import onnx
 from onnx.external_data_helper import convert_model_to_external_data
 
 from onnxq import Options, calibrate, check, deploy, plan, quantize, verify
+from onnxq.catalog import backends
 from onnxq.errors import OnnxqError
 from onnxq.options.config import Config
 from tests.models import build, f32, images, normal
+from tests.targets import BY_RUNTIMES
 
-__all__ = ["KINDS", "SIDECARS", "Bench", "damaged", "originals", "prepare"]
+__all__ = ["KINDS", "Bench", "damaged", "originals", "prepare"]
 
-SIDECARS = ("tensorrt", "snpe", "qnn", "ncnn", "tengine", "ppl_cuda", "vitis", "openvino", "nnie", "stpu", "rknn")
-KINDS = ("model", "external", "text", "quantized", "statistics", "data", "config", "training",
-         *(f"sidecar {name}" for name in SIDECARS))  # fmt: skip
+SIDECARS = {
+    f"{target.name} {name}": (target.name, name)
+    for target in backends()
+    for name, form in target.formats.items()
+    if form.read is not None and (target.name, name) not in BY_RUNTIMES
+}
+KINDS = ("model", "external", "text", "quantized", "verified", "statistics", "data", "config", "training", *SIDECARS)
 """Kinds of files: models in their forms, what onnxq writes and reads back, and what targets' tools read."""
 
 _MEMORY = 6 << 30
@@ -115,15 +122,17 @@ def originals(folder: Path) -> dict[str, Path]:
     convert_model_to_external_data(big, location="w.bin", size_threshold=64)
     onnx.save(big, place("external", "m.onnx"))
     onnx.save(_net(), place("text", "m.textproto"))
-    quantize(_net(), feeds, options=options, output=place("quantized", "q.onnx"))
+    for kind in ("quantized", "verified"):
+        quantize(_net(), feeds, options=options, output=place(kind, "q.onnx"))
     calibrate(_net(), feeds, output=place("statistics", "s.npz"), options=options)
     np.savez(place("data", "d.npz"), x=np.concatenate([feed["x"] for feed in feeds]))
     place("config", "c.toml").write_text(_CONFIG)
     _train(place("training", "state.npz"), found["quantized"])
-    for name in SIDECARS:
-        made = quantize(_net(), feeds, backend=name, options=options, output=place(f"sidecar {name}", "q.onnx"))
+    for kind, (backend, form) in SIDECARS.items():
+        asked = replace(options, format=form)
+        made = quantize(_net(), feeds, backend=backend, options=asked, output=place(kind, "q.onnx"))
         tables = [path for path in made.files if path.suffix != ".onnx"]
-        found[f"sidecar {name}"] = max(tables, key=lambda path: path.stat().st_size, default=made.files[0])
+        found[kind] = max(tables, key=lambda path: path.stat().st_size, default=made.files[0])
     return found
 
 
@@ -156,7 +165,8 @@ def _readers(kind: str, path: Path, sound: dict[str, Path]) -> None:
         _train(path, sound["quantized"])
     else:
         models = [file for file in path.parent.iterdir() if file.suffix == ".onnx"]
-        verify(models[0], feeds, backend=kind.removeprefix("sidecar "), simulation=True)
+        backend, _ = SIDECARS.get(kind, ("onnxruntime", ""))
+        verify(models[0], feeds, backend=backend, simulation=True)
 
 
 class Bench:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.fuzzing.ops import grow
 from tests.fuzzing.scope import FLOATS, Scope
+from tests.running import open_session
 
 __all__ = ["Case", "generate"]
 
@@ -168,10 +168,6 @@ def _tensor(array: Array, name: str, rng: np.random.Generator) -> TensorProto:
 
 
 def _run_whole(model: onnx.ModelProto, feeds: Sequence[dict[str, Array]], *, optimize: bool) -> None:
-    level = ort.GraphOptimizationLevel
-    options = ort.SessionOptions()
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(model, optimize=optimize)
     for feed in feeds:
         session.run(None, feed)

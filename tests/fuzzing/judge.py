@@ -1,7 +1,7 @@
 """The verdict on a random graph: the contract, and no more error than rounding to 8 bits explains.
 
 What rounding explains is measured, not asked of onnxq, with the float model (``tests/fuzzing/noise.py``). A result may
-be a few times as far off as noise of one step in every tensor makes it (`_TIMES`). Where numbers jump, a norm is
+be a few times as far off as noise of one step in every tensor makes it (`times_of`). Where numbers jump, a norm is
 divided by, or a logarithm taken, an error at the output is not in proportion to the noise; there the float model with
 that many times the noise is what counts. A target that computes everything in integers divides by what rounds to 0:
 there the result may hold no number where the float model, all its tensors rounded, does not either, and onnxq must say
@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq import Options, Quantized, check, plan, quantize
+from onnxq import Backend, Options, Quantized, check, plan, quantize
 from onnxq.catalog import backends
 from onnxq.errors import OnnxqError
 from onnxq.graph.passes.normalize import normalize
@@ -29,13 +29,11 @@ from onnxq.planning.uneven import too_uneven
 from onnxq.prepare import KEEP, Prepared
 from tests import contract
 from tests.contract import assert_contract, infer, sqnr
-from tests.fuzzing.dpu import as_dpu
 from tests.fuzzing.graphs import Case
 from tests.fuzzing.litert import assert_as_simulated
 from tests.fuzzing.noise import NONE, explained
 from tests.fuzzing.sizes import of_any_size
-from tests.fuzzing.targets import steps_of
-from tests.fuzzing.tengine import as_tengine
+from tests.fuzzing.targets import AT_HOME, as_computed, steps_of, times_of
 from tests.verdict import Verdict, line, spot
 
 __all__ = ["LIMITS", "judge"]
@@ -44,17 +42,12 @@ Array = NDArray[Any]
 
 _SURE = 25.0
 """dB that need no explanation."""
-_TIMES = {True: 4.0, False: 10.0}
-"""How many steps of noise a result may show: at home, and for targets with coarser steps and a scale per tensor."""
-_TIMES_FLOAT8 = 18.0
-"""Twice 9: the step of E4M3 between 256 and 448 is 32, that of int8 over the same range 3.5."""
 _INNER = 25.0
 """dB more where nodes inside of an If or Loop are quantized: noise there is of the range of one turn, not of all."""
 _LIKE = 3.0
 """dB below what onnxruntime's optimizations do to the float model, as where they drop a float64 epsilon."""
 _CHAOS = 8.0
 """dB below which noise flips decisions, and there is nothing to compare."""
-_WHOLE = {target.name: not target.mixes for target in backends()}
 _NOT_HERE = {target.name: target.runtime != "onnxruntime" for target in backends()}
 
 
@@ -111,17 +104,14 @@ def _judged(case: Case, backend: str, options: Options, folder: Path | None) -> 
     elif options.placement == "all" or not _free(model):  # what is fast depends on sizes that only the data tells
         assert planned >= set(quantized.plan.quantized), "more is quantized than was planned"
     count = len(quantized.plan.quantized) + len(quantized.plan.stored)
-    if backend == "vitis":
-        case = as_dpu(case)
-    if backend == "tengine":
-        case = as_tengine(case)
+    case = as_computed(case, backend)
     scores = _scores(case, quantized, result, backend)
-    if backend in ("litert", "litert_dynamic", "litert_int16"):
+    if quantized.backend.runtime == "litert":
         assert_as_simulated(quantized, case.feeds, infer(result, case.feeds, optimize=False), scores)
     inside = {node.name for node in _inner(result.graph)} & set(quantized.plan.quantized)
     limit = LIMITS.get((backend, case.seed))
     if limit is None:
-        _assert_explained(case, scores, backend, touched=bool(count), inner=bool(inside))
+        _assert_explained(case, scores, quantized.backend, touched=bool(count), inner=bool(inside))
     else:
         said = quantized.verification.warnings if quantized.verification is not None else ()
         assert any("below the floor" in text for text in said), f"onnxq does not say that it is poor: {limit}"
@@ -151,7 +141,7 @@ def _scores(case: Case, quantized: Quantized, result: onnx.ModelProto, backend: 
     except AssertionError as error:
         if "optimizations on and off differ" not in str(error):
             raise
-        much = explained(case.model, case.feeds, _TIMES[True])
+        much = explained(case.model, case.feeds, AT_HOME)
         if min(much.values(), default=0) >= _SURE:
             raise
         return assert_contract(case.model, result, quantized, case.feeds, agree=-1e9)
@@ -185,15 +175,15 @@ def _elsewhere(case: Case, quantized: Quantized, result: onnx.ModelProto) -> dic
     return scores
 
 
-def _assert_explained(case: Case, scores: dict[str, float], backend: str, *, touched: bool, inner: bool) -> None:
+def _assert_explained(case: Case, scores: dict[str, float], target: Backend, *, touched: bool, inner: bool) -> None:
     low = {name: score for name, score in scores.items() if not score >= _SURE}
-    if low and not _NOT_HERE[backend]:
+    if low and not _NOT_HERE[target.name]:
         plain, optimized = (infer(case.model, case.feeds, optimize=optimize) for optimize in (False, True))
         low = {n: score for n, score in low.items() if score < sqnr(plain[n], optimized[n]) - _LIKE}
     if not low:
         return
-    times = _TIMES_FLOAT8 if backend == "tensorrt_fp8" else _TIMES[not _NOT_HERE[backend]]
-    rounded, asked = _WHOLE[backend], steps_of(backend, case.model)
+    times = times_of(target)
+    rounded, asked = not target.mixes, steps_of(target.name, case.model)
     known = explained(case.model, case.feeds, rounded=rounded, asked=asked)
     margin = _decibels(times) + (_INNER if inner else 0)
     for name, score in low.items():

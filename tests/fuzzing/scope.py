@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import AttributeProto, helper, numpy_helper
+
+from tests.running import open_session
 
 __all__ = ["FLOATS", "Scope", "infer_once", "kinds_of", "reads"]
 
@@ -204,12 +205,7 @@ def infer_once(
         [numpy_helper.from_array(constants[n], n) for n in feeds if n in constants],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8 if opset < 21 else 10)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    got = session.run(list(outputs), {n: a for n, a in feeds.items() if n not in constants})
+    got = open_session(model, optimize=False).run(list(outputs), {n: a for n, a in feeds.items() if n not in constants})
     return [np.asarray(array) for array in got]
 
 

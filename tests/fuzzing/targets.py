@@ -1,4 +1,4 @@
-"""What targets ask of steps, whatever the data: for the verdict, by their documents and not asked of onnxq.
+"""What targets compute, and ask of steps, whatever the data: for the verdict, by their documents, not asked of onnxq.
 
 * Vitis-AI: a HardSigmoid reads and writes at least steps of its own (``tests/fuzzing/dpu.py``); pools and what moves
   data have one position for input and output, Concat one for all it joins (``align_*`` of ``refine.py`` of amd-quark
@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import onnx
 
-from tests.fuzzing.dpu import dpu_steps
+from onnxq import Backend
+from onnxq.spec import Scheme
+from tests.fuzzing.dpu import as_dpu, dpu_steps
+from tests.fuzzing.graphs import Case
 from tests.fuzzing.noise import Steps
+from tests.fuzzing.tengine import as_tengine
 
-__all__ = ["steps_of"]
+__all__ = ["AT_HOME", "as_computed", "steps_of", "times_of"]
 
 _MOVES: tuple[str, ...] = (
     "DepthToSpace",
@@ -36,6 +40,26 @@ _JOINED["qnn"] = _MOVES
 _JOINED["rknn"] = (*_MOVES, "AveragePool", "GlobalAveragePool")
 _NEAR = {"vitis": ("Add", "Sub")}
 _LEAST = dict.fromkeys(("onnx_qnn", "qnn", "snpe"), 0.0001 / 255)
+
+_COMPUTED = {"tengine": as_tengine, "vitis": as_dpu}
+AT_HOME = 4.0
+"""How many steps of noise a result may show in onnxruntime."""
+_ELSEWHERE = 10.0
+"""The same for targets with coarser steps and a scale per tensor."""
+_FLOAT8 = 18.0
+"""Twice 9: the step of E4M3 between 256 and 448 is 32, that of int8 over the same range 3.5."""
+
+
+def as_computed(case: Case, backend: str) -> Case:
+    """A case as a target computes it in float."""
+    return _COMPUTED[backend](case) if backend in _COMPUTED else case
+
+
+def times_of(target: Backend) -> float:
+    """How many steps of noise a target's result may show."""
+    if target.activation.scheme is Scheme.FLOAT8:
+        return _FLOAT8
+    return AT_HOME if target.runtime == "onnxruntime" else _ELSEWHERE
 
 
 def steps_of(backend: str, model: onnx.ModelProto) -> Steps:

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from onnxq.graph.files.load import load
@@ -18,6 +17,7 @@ from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
+from tests.running import open_session
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
@@ -33,12 +33,7 @@ def build(text: str, *, opset: Any = 17, ir_version: Any = 8, **constants: Array
 
 def run(proto: onnx.ModelProto | bytes, feeds: Feeds) -> list[Array]:
     """Outputs by onnxruntime with optimizations off."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    data = proto if isinstance(proto, bytes) else proto.SerializeToString()
-    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    outputs: list[Array] = session.run(None, feeds)
+    outputs: list[Array] = open_session(proto, optimize=False).run(None, feeds)
     return outputs
 
 
@@ -96,18 +91,3 @@ def apply(
 def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     """Standard normal numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def f32(values: object) -> NDArray[np.float32]:
-    """A float32 array of the numbers given."""
-    return np.asarray(values, np.float32)
-
-
-def f16(values: object) -> NDArray[np.float16]:
-    """A float16 array of the numbers given."""
-    return np.asarray(values, np.float16)
-
-
-def i64(values: object) -> NDArray[np.int64]:
-    """An int64 array of the numbers given."""
-    return np.asarray(values, np.int64)

@@ -7,7 +7,8 @@ from onnxq.graph.files.load import load
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.traverse import all_graphs, all_nodes
-from tests.graph.helpers import apply, build, f32, run
+from tests.graph.helpers import apply, build, run
+from tests.models import f32
 
 BRANCHES = """g (float[2] x, bool c) => (float[2] y) {
     t = Neg(x)

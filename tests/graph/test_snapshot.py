@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxq import Options
+from onnxq.backend_choice import backend_named
 from onnxq.catalog import backends
 from onnxq.errors import ModelError
 from onnxq.graph.files.load import load
@@ -103,3 +104,20 @@ def test_targets_change_something_where_the_snapshot_says_so(models: list[ir.Mod
             outcomes[snapshot(copy) == before] += 1
             assert (snapshot(copy) == before) == (_all_of(copy) == known), name
     assert min(outcomes[True], outcomes[False]) >= 10
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino", "tengine", "rknn", "tvm"])
+def test_a_target_that_has_nothing_to_rewrite_takes_the_model_that_was_calibrated(name: str) -> None:
+    text = "(float[N, 4] x) => (float[N, 4] y) { a = Relu (x) \n b = Add (a, w) \n y = Clip (b, low, high) }"
+    target = backend_named(name)
+    assert target.rewrite is not None
+    prepared = Prepared(build(text, w=np.ones(4, np.float32), low=np.float32(0), high=np.float32(6)), Options())
+    assert prepared.for_target(target, Options())[0] is prepared.model
+
+
+def test_a_target_that_rewrites_gets_a_model_of_its_own() -> None:
+    text = "(float[1, 4, 8, 8] x) => (float[1, 4, 1, 1] y) { y = GlobalAveragePool (x) }"
+    prepared = Prepared(build(text), Options())
+    model, notes = prepared.for_target(backend_named("vitis"), Options())
+    assert model is not prepared.model and notes
+    assert [node.op_type for node in prepared.model.graph] == ["GlobalAveragePool"]

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from onnxq.graph.files.load import load
 from onnxq.graph.values import filled_values, is_filled
-from tests.graph.helpers import build, i64, random
+from tests.graph.helpers import build, random
+from tests.models import i64
 
 
 def test_filled_is_what_no_input_changes_but_in_shape() -> None:

@@ -35,13 +35,12 @@ def test_nearest_ties_to_even_and_the_largest_beyond() -> None:
 
 
 def test_bits() -> None:
-    np.testing.assert_array_equal(float4.halves_of(CODES), 2 * NUMBERS)
-    back = float4.bytes_of(float4.halves_of(CODES))
+    back = float4.bytes_of(2 * NUMBERS)
     assert back.tolist() == [0, *range(1, 8), 0, *range(9, 16)], "there is no negative zero"
 
 
 def test_bits_as_onnx_reads_them() -> None:
-    halves = float4.halves_of(np.delete(CODES, 8))
+    halves = 2 * np.delete(NUMBERS, 8)
     codes = np.append(float4.bytes_of(halves), 0).astype(np.uint8)
     packed = (codes[0::2] | codes[1::2] << 4).tobytes()
     graph = helper.make_graph(

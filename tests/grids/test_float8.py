@@ -7,7 +7,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -17,6 +16,7 @@ from onnxq.grids import float8
 from onnxq.qparams import QParams, dequantize, ends, fake_quantize, quantize
 from onnxq.ranged import from_range
 from onnxq.spec import PerChannel, QuantSpec, Scheme
+from tests.running import open_session
 
 SPEC = QuantSpec(scheme=Scheme.FLOAT8)
 
@@ -36,10 +36,7 @@ def in_onnxruntime(x: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArra
         [onnx.numpy_helper.from_array(scale, "s"), zero],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    return np.asarray(session.run(None, {"x": x})[0])
+    return np.asarray(open_session(model, optimize=False).run(None, {"x": x})[0])
 
 
 def values() -> NDArray[np.float32]:

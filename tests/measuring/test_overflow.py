@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxq
 from onnxq.ort.session import PRECISE
+from tests.running import open_session
 
 _WIDE = 64
 
@@ -43,14 +43,7 @@ def _heavy(weight: int) -> onnx.ModelProto:
 
 
 def _run(model: onnx.ModelProto, feeds: dict[str, Any], *, optimized: bool, exact: bool = False) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimized else level.ORT_DISABLE_ALL
-    if exact:
-        options.add_session_config_entry(PRECISE, "1")
-    found: np.ndarray = ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
-    return found
+    return np.asarray(open_session(model, optimize=optimized, precise=exact).run(None, feeds)[0])
 
 
 def _cuts_off(model: onnx.ModelProto) -> bool:

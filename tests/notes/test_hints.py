@@ -11,7 +11,7 @@ import pytest
 import onnxq
 from onnxq import Options
 from onnxq.cli import main
-from tests.models import build, normal
+from tests.models import build, normal, verified_sqnr
 
 REASON = "in integers only with --algorithm dynamic"
 
@@ -111,7 +111,7 @@ def test_a_low_result_whose_rounding_is_learned_is_told_of_more_bits_and_of_trai
     feeds = [{"x": normal(1, 64, seed=k, scale=1.0)} for k in range(32)]
     learners = ("gptq", "bias_correction")
     low = onnxq.quantize(model, feeds, options=Options(weight_bits=2, algorithms=learners))
-    assert low.verification is not None and low.verification.worst is not None and low.verification.worst[1].sqnr < 20
+    assert verified_sqnr(low) < 20
     (hint,) = low.hints
     assert "dB: --algorithm mixed_precision:budget=size:0.7 gives the layers that hurt most 8 bits; onnxq fine" in hint
     best = onnxq.quantize(model, feeds, options=Options(weight_bits=2, effort="best"))
@@ -137,8 +137,7 @@ def test_a_transformer_with_a_poor_sample_is_told_of_ranges_at_each_run(loud: fl
     model = build("(float[64, 64] x) => (float[64, 64] y) { y = MatMul (x, w) }", w=normal(64, 64))
     data = [{"x": normal(64, 64, seed=k, scale=loud if k % 2 else 1.0)} for k in range(8)]
     result = onnxq.quantize(model, data, options=Options(include=("MatMul",)))
-    assert result.verification is not None and result.verification.worst is not None
-    assert result.verification.worst[1].sqnr > 30
+    assert verified_sqnr(result) > 30
     (start,) = (h for h in result.hints if "--algorithm dynamic" in h) if said else ("",)
     assert not said or (start.startswith("output 'y' has ") and " dB in sample " in start)
     assert any("--algorithm dynamic" in hint for hint in result.hints) is said
@@ -199,7 +198,7 @@ def test_a_poor_result_says_what_may_give_more() -> None:
     few = onnxq.quantize(model, data, backend="qnn", options=Options(weight_bits=4))
     assert not any("smoothquant" in hint for hint in few.hints), "weights of 4 bits have no room for outliers"
     wide = onnxq.quantize(model, data, backend="qnn", options=Options(act_bits=16))
-    assert wide.verification and wide.verification.worst and wide.verification.worst[1].sqnr > 20
+    assert verified_sqnr(wide) > 20
     assert not any("--act-bits" in hint for hint in wide.hints)
     home = onnxq.quantize(model, data, options=Options(effort="fast", include=("MatMul",)))
     assert f"{smoothing} into their weights; --algorithm dynamic takes the ranges of what they read" in home.hints[-1]

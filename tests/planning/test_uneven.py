@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from onnxq import Options
 from onnxq.prepare import Prepared
-from tests.graph.helpers import build, f32, ops, random
+from tests.graph.helpers import build, ops, random
+from tests.models import f32
 
 
 @pytest.mark.parametrize("spread", [1.0, 3.0, 1e3])

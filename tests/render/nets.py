@@ -8,14 +8,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 import onnxq
 from onnxq import Options, Quantized
 from tests.contract import infer
-from tests.models import build, f32, feeds_for, normal
+from tests.models import build, constants_of, f32, feeds_for, normal
 
-__all__ = ["IMAGE", "NETS", "ROWS", "B", "V", "W", "constants", "kinds", "lsb", "quantized"]
+__all__ = ["IMAGE", "NETS", "ROWS", "B", "V", "W", "kinds", "lsb", "quantized"]
 
 Array = NDArray[Any]
 
@@ -138,14 +137,10 @@ def kinds(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-def constants(model: onnx.ModelProto) -> dict[str, Array]:
-    return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-
-
 def lsb(model: onnx.ModelProto, q: Quantized) -> float:
     """One step of the last quantizer in front of the output; of a float output, 1/255 of what its numbers span."""
     node = next(n for n in model.graph.node if "y" in n.output)
     if node.op_type == "DequantizeLinear":
-        return float(constants(model)[node.input[1]])
+        return float(constants_of(model)[node.input[1]])
     feeds = feeds_for(ir.to_proto(q.model), samples=3)
     return float(np.ptp(infer(ir.to_proto(q.model), feeds, optimize=False)["y"])) / 255

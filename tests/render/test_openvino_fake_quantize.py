@@ -17,7 +17,7 @@ from onnxq import Options, Quantized
 from onnxq.backend_choice import backend_named
 from onnxq.errors import BackendError
 from tests.contract import infer
-from tests.models import build, f32, feeds_for, images, normal
+from tests.models import build, constants_of, f32, feeds_for, images, normal
 from tests.planning.test_planner import residual
 from tests.targets import GRAPHS
 
@@ -95,7 +95,7 @@ def test_fake_quantize_by_its_formula_is_what_is_rendered(graph: str, tmp_path: 
 def test_ranges_are_exact_and_lie_along_the_channels(tmp_path: Path) -> None:
     q = quantized(residual(), tmp_path / "q.onnx", format=FQ)
     written = onnx.load(tmp_path / "q.onnx")
-    constants = {t.name: numpy_helper.to_array(t) for t in written.graph.initializer}
+    constants = constants_of(written)
     found = 0
     for node in written.graph.node:
         if node.op_type != "FakeQuantize":

@@ -14,7 +14,7 @@ from onnxq import Options, Quantized
 from onnxq.options import Override
 from onnxq.ort.session import Session
 from onnxq.qparams import dequantize, fake_quantize, quantize
-from tests.models import build, f32, images, normal
+from tests.models import build, constants_of, f32, images, normal
 
 ALL = Options(placement="all")
 Feeds = list[dict[str, np.ndarray[Any, np.dtype[Any]]]]
@@ -38,10 +38,6 @@ def proto(quantized: Quantized) -> onnx.ModelProto:
     return ir.to_proto(quantized.qdq())
 
 
-def constants(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    return {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-
-
 def test_outputs_equal_the_simulation() -> None:
     q = made(chain())
     number = q.qparams
@@ -62,7 +58,7 @@ def test_outputs_equal_the_simulation() -> None:
 
 
 def test_integers_are_stored_and_floats_are_gone() -> None:
-    stored = constants(proto(made(chain())))
+    stored = constants_of(proto(made(chain())))
     assert stored["w1_quantized"].dtype == np.int8
     assert stored["b1_quantized"].dtype == np.int32
     assert not {"w1", "b1", "w2", "b2"} & stored.keys()

@@ -15,8 +15,8 @@ from onnxq import Options
 from onnxq.errors import OptionError
 from onnxq.render.qoperator.rewrite import rewrite
 from tests.contract import infer
-from tests.models import build, f32, feeds_for, images, normal
-from tests.render.nets import IMAGE, NETS, ROWS, B, V, W, constants, kinds, lsb, quantized
+from tests.models import build, constants_of, f32, feeds_for, images, normal
+from tests.render.nets import IMAGE, NETS, ROWS, B, V, W, kinds, lsb, quantized
 
 
 @pytest.mark.parametrize("target", ["onnx_qnn", "onnxruntime"])
@@ -50,7 +50,7 @@ def test_a_convolution_is_exact_integer_arithmetic(target: str) -> None:
         f"{IMAGE} {{ y = Conv (x, w, b) }}", {"w": normal(16, 8, 1, 1), "b": bias}, target, bias_correction=False
     )
     model = ir.to_proto(q.rendered())
-    numbers = constants(model)
+    numbers = constants_of(model)
     conv = next(n for n in model.graph.node if n.op_type == "QLinearConv")
     sx, zx, w, sw, zw, sy, zy, b = (numbers[name] for name in conv.input[1:])
     assert b.dtype == np.int32
@@ -91,7 +91,7 @@ def test_a_clip_that_does_not_saturate_runs_on_integers() -> None:
     model = ir.to_proto(q.rendered())
     assert kinds(model) == ["QuantizeLinear", "QLinearConv", "Clip", "QLinearConv", "DequantizeLinear"]
     clip = next(n for n in model.graph.node if n.op_type == "Clip")
-    assert [int(constants(model)[name]) for name in clip.input[1:]] == [85, 135]
+    assert [int(constants_of(model)[name]) for name in clip.input[1:]] == [85, 135]
     feeds = feeds_for(model, samples=2)
     want = infer(ir.to_proto(q.qdq()), feeds, optimize=False)["y"]
     for optimize in (False, True):
@@ -195,7 +195,7 @@ def test_biases_that_are_not_in_units_of_the_product(bias: str) -> None:
         return
     assert not kept
     conv = next(node for node in loaded.graph if node.op_type == "QLinearConv")
-    integers = constants(ir.to_proto(loaded))[conv.inputs[8].name]  # type: ignore[union-attr,index]
+    integers = constants_of(ir.to_proto(loaded))[conv.inputs[8].name]  # type: ignore[union-attr,index]
     assert integers.tolist() == ([3000, -2001] if bias == "float" else [3001, -2000])
     feeds = [{**feed, "e": np.zeros(2, np.float32)} for feed in images(1, 2, 4, 4, samples=2)]
     want, got = infer(model, feeds, optimize=False)["y"], infer(ir.to_proto(loaded), feeds, optimize=False)["y"]

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 import onnxq.torch as qat
 from onnxq import Options
-from onnxq.ort.session import PRECISE
 from onnxq.torch.module import QuantizedModule
+from tests.running import open_session
 
 W4A4 = Options(weight_bits=4, act_bits=4)
 
@@ -121,12 +120,7 @@ def trained(
 
 def differences(model: QuantizedModule, path: Path, data: list[torch.Tensor], *, optimize: bool = True) -> NDArray[Any]:
     """Of each element to what onnxruntime gives, in shares of the largest output."""
-    options = onnxruntime.SessionOptions()
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.add_session_config_entry(PRECISE, "1")  # weights are given: some processors would cut off sums of products
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options)
+    session = open_session(path, optimize=optimize, precise=True)  # weights are given
     found = []
     for x in data:
         with torch.no_grad():

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 
 from onnxq.errors import VerificationError
 from onnxq.graph.files.load import load
 from onnxq.render import fake_quantize
 from tests.models import build, f32
+from tests.running import open_session
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -44,9 +44,7 @@ def test_a_net_that_makes_ties_large_is_exported(tmp_path: Path) -> None:
     path = qat.export(model, tmp_path / "trained.onnx", (example,), input_names=["x"])
     with torch.no_grad():
         want = model(example).numpy()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    got = np.asarray(onnxruntime.InferenceSession(path, options).run(None, {"x": example.numpy()})[0])
+    got = np.asarray(open_session(path, optimize=False).run(None, {"x": example.numpy()})[0])
     assert np.median(np.abs(got - want)) > 1e-2, "the test needs a net whose outputs differ"
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import onnxq
 from onnxq import Options
-from onnxq.ort.session import PRECISE
+from tests.running import open_session
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -166,9 +165,7 @@ def test_packed_sequences_train_and_their_layer_reads_weights_of_integers(tmp_pa
     path = qat.export(model.eval(), tmp_path / "trained.onnx", data[0], input_names=["words", "lengths"])
     deployed = onnxq.deploy(path, backend="onnxruntime", output=tmp_path / "out.onnx")
     assert len(deployed.plan.stored) == 1, "the weights of the recurrent layer are integers in the file"
-    exact = onnxruntime.SessionOptions()
-    exact.add_session_config_entry(PRECISE, "1")
-    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", exact, providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "out.onnx", precise=True)
     (found,) = session.run(None, {"words": data[1][0].numpy(), "lengths": lengths.numpy()})
     with torch.no_grad():
         want = model(*data[1]).numpy()

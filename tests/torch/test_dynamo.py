@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import onnxq
 from onnxq.errors import ModelError, OptionError
 from onnxq.graph.files.load import load
 from onnxq.graph.values import constant_array
+from tests.running import open_session
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -166,7 +166,7 @@ def test_inputs_and_outputs_in_structures(tmp_path: Path) -> None:
     pair, more = [torch.randn(5, 6), torch.randn(5, 6)], torch.randn(6)
     with torch.no_grad(), model.set(round_biases=False):
         want = model(pair, more=more)
-    session = onnxruntime.InferenceSession(path)
+    session = open_session(path)
     got = session.run(["z", "a"], dict(zip(names, (t.numpy() for t in (*pair, more)), strict=True)))
     for name, array in zip(("z", "a"), got, strict=True):
         np.testing.assert_allclose(array, want[name].numpy(), atol=1e-4)

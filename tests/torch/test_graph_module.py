@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -19,6 +18,7 @@ from onnxq import Options, Quantized
 from onnxq.errors import ModelError, OptionError
 from onnxq.qparams import QParams, fake_quantize
 from tests.models import build, f32, feeds_for, normal
+from tests.running import open_session
 from tests.targets import classifier, residual
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
@@ -55,9 +55,7 @@ def trained(module: GraphModule, feeds: list[dict[str, NDArray[Any]]], steps: in
 
 def worst(module: GraphModule, path: Path, feeds: list[dict[str, NDArray[Any]]]) -> list[float]:
     """Largest difference to onnxruntime for each sample, in shares of the largest output."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(path, options)
+    session = open_session(path, optimize=False)
     found = []
     for feed in feeds:
         with torch.no_grad():

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import onnxq
 from onnxq import Options
+from tests.running import open_session
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -64,9 +64,7 @@ def test_what_is_trained_is_what_is_stored(tmp_path: Path, kind: str, deep: bool
         tuple(np.sort(q.qparams().scale, axis=None)) for name, q in model.observing() if q.weight and "head" not in name
     }
     assert {tuple(np.sort(deployed.qparams[site.name].scale, axis=None)) for site in sites} == scales
-    session_options = onnxruntime.SessionOptions()
-    session_options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(tmp_path / "d.onnx", session_options)
+    session = open_session(tmp_path / "d.onnx", optimize=False)
     apart = []
     for x in data:
         with torch.no_grad():

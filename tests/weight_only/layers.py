@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from tests.models import build, normal
+from tests.running import infer
 
 __all__ = ["LOSS", "digests", "feeds_of_layers", "layers", "run", "save"]
 
@@ -52,11 +52,7 @@ def feeds_of_layers(samples: int = 6, rows: int = 32) -> list[dict[str, np.ndarr
 
 
 def run(path: Path, feeds: dict[str, np.ndarray], *, optimize: bool = False) -> dict[str, np.ndarray]:
-    options = ort.SessionOptions()
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+    return {name: arrays[0] for name, arrays in infer(path, [feeds], optimize=optimize).items()}
 
 
 def save(proto: onnx.ModelProto, path: Path, *, external: bool = False) -> Path:

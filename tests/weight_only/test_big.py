@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+
+from tests.running import open_session
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,7 +64,7 @@ def test_memory_does_not_grow_with_the_model(model: Path, method: str, format: s
     if method == "gptq":
         (note,) = [note for note in done["notes"] if note.startswith("gptq")]
         assert float(note.split("in power (")[1].split()[0]) <= 0.8
-    session = onnxruntime.InferenceSession(str(output), providers=["CPUExecutionProvider"])
+    session = open_session(output)
     (logits,) = session.run(None, {"tokens": np.arange(16)[None]})
     assert logits.shape == (1, 16, 256) and np.isfinite(logits).all()
     assert not [p for p in output.parent.iterdir() if p.name.endswith(".tmp")]

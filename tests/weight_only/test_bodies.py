@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from tests.installed import needs
 from tests.models import build, normal
+from tests.running import optimized
 from tests.weight_only.layers import LOSS, run, save
 
 
@@ -101,10 +101,7 @@ def test_branches_read_integers_of_their_own(external: bool, tmp_path: Path) -> 
     source = save(proto, tmp_path / "m.onnx", external=external)
     result = quantize_weights(source, tmp_path / "q.onnx", bits=8)
     assert any("once for each graph" in note for note in result.notes) is not external
-    options = ort.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
-    ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
-    (choice,) = onnx.load(tmp_path / "fused.onnx", load_external_data=False).graph.node
+    (choice,) = optimized(tmp_path / "q.onnx", tmp_path).graph.node
     for branch in choice.attribute:
         assert {"MatMulNBits"} == {node.op_type for node in branch.g.node} - {"Neg"}
     if external:  # the same bytes for both
@@ -132,10 +129,7 @@ def test_layers_that_share_a_weight_multiply_with_it_as_packed(format: str, exte
     source = save(proto, tmp_path / "m.onnx", external=external)
     result = quantize_weights(source, tmp_path / "q.onnx", bits=4, format=format)
     warned = any("several nodes multiply with is unpacked at each run" in note for note in result.notes)
-    options = ort.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
-    ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
-    nodes = onnx.load(tmp_path / "fused.onnx", load_external_data=False).graph.node
+    nodes = optimized(tmp_path / "q.onnx", tmp_path).graph.node
     packed = sum(node.op_type == "MatMulNBits" for node in nodes)
     assert (packed == 3) is not warned
     assert warned is (format == "qdq" and not external)

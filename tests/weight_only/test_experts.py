@@ -16,7 +16,7 @@ from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
 from onnxq.weight_only.recipe import Recipe
 from tests.installed import needs
-from tests.models import build, normal
+from tests.models import build, constants_of, normal
 from tests.weight_only.layers import run, save
 
 _FEEDS = {"x": normal(1, 12, 64, seed=9, scale=1.0)}
@@ -65,7 +65,7 @@ def test_experts_are_multiplied_as_they_are_stored(bits: int, symmetric: bool, e
     made = onnx.load(output)
     assert [node.op_type for node in made.graph.node] == ["MatMul", "Reshape", "QMoE"]
     assert quantizing(load(output)) == ["QMoE"]
-    stored = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    stored = constants_of(made)
     assert stored["first_quantized"].shape == (32, 128, 64 * bits // 8) and "first" not in stored
     for tensor in proto.graph.initializer:
         if tensor.name in ("first", "second"):

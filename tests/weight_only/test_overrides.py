@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 from onnxq import OptionError
@@ -17,6 +16,7 @@ from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from tests.installed import needs
 from tests.models import build, normal
+from tests.running import optimized
 from tests.weight_only.layers import run, save
 from tests.weight_only.test_experts import _FEEDS, _experts
 
@@ -79,10 +79,7 @@ def test_two_bits_of_the_standard_format_are_of_opset_25(asked: dict[str, Any], 
     assert made.opset_import[0].version == 25
     kinds = {t.name: onnx.TensorProto.DataType.Name(t.data_type) for t in made.graph.initializer}
     assert (kinds["a_quantized"], kinds["b_quantized"]) == ("UINT4", "UINT2")
-    options = ort.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
-    ort.InferenceSession(str(output), options)
-    operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
+    operators = Counter(node.op_type for node in optimized(output, tmp_path).graph.node)
     assert operators["MatMulNBits"] == 2
     x = {"x": normal(8, 64, seed=3, scale=1.0)}
     assert sqnr(run(source, x)["y"], run(output, x)["y"]) > 5

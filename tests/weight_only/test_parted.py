@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from onnxq.measuring.metrics import sqnr
 from onnxq.weight_only import quantize_weights
 from tests.installed import needs
-from tests.models import normal
+from tests.models import constants_of, normal
 from tests.weight_only.layers import LOSS, run, save
 
 pytestmark = needs("onnxruntime", "1.24")
@@ -58,7 +58,7 @@ def attention(past: bool = False, present: bool = False, values: int = WIDTH, bi
 
 def unpacked(proto: onnx.ModelProto) -> np.ndarray:
     """The numbers that the weight of the product has."""
-    held = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    held = constants_of(proto)
     (node,) = (n for n in proto.graph.node if n.op_type == "MatMulNBits")
     codes, scale = held[node.input[1]].astype(np.int32), held[node.input[2]]
     both = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], -1) - 8

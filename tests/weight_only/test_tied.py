@@ -14,7 +14,7 @@ from onnxq.weight_only import quantize_weights
 from onnxq.weight_only.grid import decode, nearest
 from onnxq.weight_only.recipe import Recipe
 from tests.installed import needs
-from tests.models import build, normal
+from tests.models import build, constants_of, normal
 from tests.weight_only.layers import run, save
 
 _ROWS, _WIDTH = 96, 64
@@ -121,7 +121,7 @@ def test_a_table_takes_the_4_bits_asked_for_and_so_does_what_is_tied_to_it(
     assert 0 <= sum(_places(output).values()) - ((_ROWS + width) * width // 2 + blocks * 4 + zeros) <= others
     onnx.checker.check_model(str(output), full_check=True)
     model = onnx.load(output)
-    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    held = constants_of(model)
 
     def halves(packed: np.ndarray) -> np.ndarray:
         return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)

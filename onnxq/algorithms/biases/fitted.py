@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 
 __all__ = ["fitted_biases", "set_computed"]
 
@@ -43,4 +43,4 @@ def fitted_biases(model: ir.Model, reference: ir.Model) -> set[str]:
 
 
 def _bias(node: ir.Node) -> ir.Value | None:
-    return node.inputs[2] if node.op_type in ("Conv", "Gemm") and len(node.inputs) > 2 else None
+    return input_of(node, 2) if node.op_type in ("Conv", "Gemm") else None

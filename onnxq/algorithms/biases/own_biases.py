@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxq.algorithm import Draft
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_constant, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, set_constant
 from onnxq.plan import Edge, Site
 from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, PerTensor, QuantSpec
@@ -39,7 +39,7 @@ def give_biases(draft: Draft) -> list[str]:
         if node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) != 1.0:
             continue
         groups, outputs, _ = layer.matrix().shape
-        old = node.inputs[2] if len(node.inputs) > 2 else None
+        old = input_of(node, 2)
         if old is None:
             value = set_constant(draft.model.graph, namer, f"{layer.name}/bias", np.zeros(groups * outputs, np.float32))
             node.resize_inputs(3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from onnxq.algorithms.bits.allocate import allocate
 from onnxq.algorithms.bits.budget import FLOAT, Costs
 from onnxq.errors import OptionError
-from onnxq.measuring.decibels import sqnr_of
+from onnxq.measuring.decibels import noise_of, sqnr_of
 from onnxq.measuring.probe import Part, Probe, Setting
 from onnxq.notes.other_shapes import rows_depend
 from onnxq.plan import Plan
@@ -177,7 +177,7 @@ class Problem:
         Raises:
             OptionError: none reaches it.
         """
-        wanted = 10 ** (-sqnr / 10)
+        wanted = noise_of(sqnr)
         base = self.noise([s for item in self.items if len(item.options) == 1 for s in item.options[0]])
         best: BitChoice | None = None
         noise: dict[BitChoice, float] = {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer
-from onnxq.graph.traverse import subgraphs
+from onnxq.graph.pieces import reads
 from onnxq.graph.values import is_constant
 
 __all__ = ["Block", "find_blocks", "reads", "single_layers"]
@@ -97,15 +97,6 @@ def single_layers(model: ir.Model, layers: Sequence[QuantizedLayer]) -> list[Blo
     """A block for each layer of the main graph, with the operators that belong to it alone behind it."""
     scene = _Scene(model, layers)
     return [scene.single(layer) for layer in scene.layers]
-
-
-def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """Tensors that a node reads, those that graphs inside it read from outside included."""
-    yield from (value for value in node.inputs if value is not None)
-    for graph in subgraphs(node):
-        for below in graph:
-            yield from (value for value in reads(below) if value.graph is not graph)
-        yield from (value for value in graph.outputs if value.graph is not graph)
 
 
 class _Scene:

@@ -22,6 +22,7 @@ from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_la
 from onnxq.algorithms.common.tally import Tally
 from onnxq.errors import OptionError
 from onnxq.graph.values import constant_array
+from onnxq.measuring.decibels import noise_of
 from onnxq.measuring.simulation import output_sqnr
 from onnxq.numbers import fit_biases
 from onnxq.plan import Edge
@@ -237,7 +238,7 @@ def _layers(draft: Draft, skip: Any) -> Iterator[QuantizedLayer]:
 
 def _noise(draft: Draft) -> float:
     """Noise over signal of the worst float output on the samples held back, a power ratio; infinite if it fails."""
-    return math.pow(10.0, -output_sqnr(draft.quantized(), draft.held, draft.options) / 10)
+    return noise_of(output_sqnr(draft.quantized(), draft.held, draft.options))
 
 
 @dataclass(frozen=True, slots=True)

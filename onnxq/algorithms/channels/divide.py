@@ -13,7 +13,7 @@ from onnxq.graph.layer import Channels, Layer, Refusal, find_layer, replace_cons
 from onnxq.graph.lookup import Lookup
 from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.groups import find_groups
-from onnxq.graph.values import constant_array, is_constant, only_reader, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, only_reader, set_constant
 
 __all__ = ["Division", "Divisor", "divide", "insert_division"]
 
@@ -97,7 +97,7 @@ class Divisor:
         kind = self._inside.get(node)
         if node.op_type in _NORMALIZATIONS:
             _check_normalization(node, channels, axis)
-            edits.constants += [(node, i, False) for i in (1, 2) if i < len(node.inputs) and node.inputs[i] is not None]
+            edits.constants += [(node, i, False) for i in (1, 2) if input_of(node, i) is not None]
         elif node.op_type in ("Mul", "Div", "Add", "Sub"):
             self._binary(node, kind, channels, axis, edits)
         elif node.op_type in _THROUGH and kind is None:
@@ -232,7 +232,7 @@ def _check_normalization(node: ir.Node, channels: int, axis: int) -> None:
     if any(output.uses() for output in node.outputs[1:]):
         raise Refusal(f"after {node.op_type} with several outputs")
     for index in (1, 2):
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = input_of(node, index)
         array = constant_array(value)
         if (value is None and index == 2) or (array is not None and array.shape == (channels,)):
             continue

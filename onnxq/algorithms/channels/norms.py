@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.recognition.groups import Group, find_groups
-from onnxq.graph.recognition.region import REDUCTIONS, axes_of, scalar
+from onnxq.graph.recognition.region import REDUCTIONS, axes_of
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array
+from onnxq.graph.values import AnyArray, constant_array, scalar
 
 __all__ = ["Norm", "Place", "find_norms"]
 

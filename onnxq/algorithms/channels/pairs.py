@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnxq.graph.layer import Channels, Layer, Refusal, as_layer, check_finite, find_layer, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, only_reader, static_shape
+from onnxq.graph.values import only_reader, scalar, static_shape
 
 __all__ = ["LayerPair", "channel_rows", "find_pairs", "pair_at", "scale_input", "scale_output", "scale_pair"]
 
@@ -155,10 +155,8 @@ def _upper_bound(node: ir.Node) -> float | None:
     """Where a Clip from 0 ends; None for any other node."""
     if node.op_type != "Clip" or len(node.inputs) < 3:
         return None
-    low, high = (constant_array(value) for value in node.inputs[1:3])
-    if low is None or high is None or low.size != 1 or high.size != 1:
-        return None
-    return float(high.item()) if low.item() == 0.0 < high.item() else None
+    low, high = map(scalar, node.inputs[1:3])
+    return high if low == 0.0 and high is not None and high > 0.0 else None
 
 
 def _check(first: Layer, second: Layer, operators: list[str]) -> None:

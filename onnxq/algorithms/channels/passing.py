@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxq.graph.recognition.region import axes_of
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of, rank_of
 
 __all__ = ["Passage", "passage"]
 
@@ -38,7 +38,7 @@ def passage(node: ir.Node, value: ir.Value, axis: int) -> Passage | None:
     if node.domain != "" or first is None:
         return None
     made = value.producer() is node
-    rank = len(first.shape) if first.shape is not None else 0
+    rank = rank_of(first) or 0
     before = next((a for a in (axis, *range(-rank, 0)) if _axis_after(node, a) == axis), None) if made else axis
     after = _axis_after(node, before) if before is not None else None
     if before is None or after is None:
@@ -87,7 +87,7 @@ def _axis_after(node: ir.Node, axis: int) -> int | None:
         case "Concat" | "Split":
             return axis if node.attributes.get_int("axis", 0) % rank != place else None
         case "Slice":
-            axes = constant_array(node.inputs[3]) if len(node.inputs) > 3 else None
+            axes = constant_array(input_of(node, 3))
             return axis if axes is not None and place not in {int(a) % rank for a in axes} else None
         case "Gather":
             return _after_gather(node, axis, rank)

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from onnxq.algorithm import FloatDraft
 from onnxq.algorithm_choice import chosen
 from onnxq.calibration.moved import Move
-from onnxq.calibration.roles import held_back, to_learn_from
-from onnxq.calibration.statistics import KeptSample
 from onnxq.deciding.decide import decide
 from onnxq.deciding.decider import Decider
 from onnxq.effort import algorithms_of
@@ -23,7 +21,7 @@ from onnxq.measuring.noise import output_noise
 from onnxq.measuring.score import standard_error
 from onnxq.quantized import Quantized
 
-__all__ = ["Change", "Outcome", "fitting", "held", "keep_what_helps"]
+__all__ = ["Change", "Outcome", "keep_what_helps"]
 
 _CHEAP = ("bias_correction",)
 """Algorithms of the numbers stage that a trial runs, where they will run later."""
@@ -68,16 +66,6 @@ class Outcome:
     before: float
     after: float
     chosen: int = 0
-
-
-def fitting(draft: FloatDraft) -> Sequence[KeptSample]:
-    """Kept samples to learn from."""
-    return to_learn_from(draft.statistics.kept)
-
-
-def held(draft: FloatDraft) -> Sequence[KeptSample]:
-    """Kept samples that tell whether what was learned is better; the others' neighbours."""
-    return held_back(draft.statistics.kept)
 
 
 def keep_what_helps(draft: FloatDraft, changes: Sequence[Change], *others: Sequence[Change]) -> Outcome:
@@ -174,7 +162,7 @@ class _Trials:
 
 def _noise(draft: FloatDraft, quantized: Quantized) -> Noise | None:
     """Noise at the float outputs, infinite where they give no numbers; None where the model does not run."""
-    samples = held(draft)
+    samples = draft.held
     step = -(-len(samples) // _JUDGES)
     found = output_noise(quantized, samples[step // 2 :: step], draft.options)
     if found is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.algorithms.common.windows import kernel_windows
 from onnxq.graph.traverse import all_nodes, subgraphs, with_subgraphs
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 from onnxq.plan import Edge, Plan
 from onnxq.qparams import QParams
 from onnxq.spec import PerBlock, PerChannel, Scheme
@@ -240,7 +240,7 @@ def depends_on(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
 
 def _bias(node: ir.Node, outputs: int) -> ir.Value | None:
     if node.op_type != "MatMul":
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = input_of(node, 2)
         if node.op_type == "Gemm" and node.attributes.get_float("beta", 1.0) != 1.0:
             return None
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 import onnx
@@ -12,8 +11,6 @@ from onnxq.errors import ModelError
 from onnxq.graph.traverse import describe, subgraphs, with_subgraphs
 
 __all__ = ["check_definitions", "check_structure", "sort"]
-
-logger = logging.getLogger("onnxq")
 
 
 def check_definitions(graph: onnx.GraphProto) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.passes.chain import Chain
-from onnxq.graph.values import rename_output
+from onnxq.graph.values import rank_of, rename_output, size_along
 
 __all__ = [
     "attention",
@@ -47,7 +47,7 @@ def rms_normalization(chain: Chain) -> ir.Value:
     """The root mean square of the last axes becomes 1."""
     node, x = chain.node, chain.x
     axis, epsilon = node.attributes.get_int("axis", -1), node.attributes.get_float("epsilon", 1e-5)
-    rank = len(x.shape) if x.shape is not None else 0
+    rank = rank_of(x) or 0
     axes = (-1,) if axis == -1 else tuple(range(axis % rank, rank))
     scale = chain.input(1)
     assert scale is not None
@@ -197,7 +197,7 @@ def _known(node: ir.Node, index: int) -> tuple[int, int]:
 
 def _by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:
     """Batch, heads, rows, numbers; of three axes or of these already."""
-    return x if chain.x.shape is not None and len(chain.x.shape) == 4 else by_head(chain, x, heads, size)
+    return x if rank_of(chain.x) == 4 else by_head(chain, x, heads, size)
 
 
 def by_head(chain: Chain, x: ir.Value, heads: int, size: int) -> ir.Value:
@@ -229,7 +229,7 @@ def _bias(chain: Chain, query: ir.Value, key: ir.Value, past: ir.Value | None) -
     added: list[ir.Value] = []
     if chain.node.attributes.get_int("is_causal", 0):
         lengths = [chain.input(0), chain.input(1), *([past] if past is not None else [])]
-        added.append(causal(chain, query, key, [_length(x) for x in lengths], past))
+        added.append(causal(chain, query, key, [size_along(x, -2) for x in lengths], past))
     mask = chain.input(_MASK)
     if mask is not None and mask.dtype == _BOOL:
         added.append(chain.put("Where", mask, chain.number(0.0), chain.number(_HIDDEN)))
@@ -271,9 +271,3 @@ def count(chain: Chain, x: ir.Value, axis: int) -> ir.Value:
 def _rows_of(chain: Chain, x: ir.Value) -> ir.Value:
     """How many rows a tensor of heads has, as the model computes it."""
     return chain.put("Shape", x, dtype=_INT64, start=ir.AttrInt64("start", 2), end=ir.AttrInt64("end", 3))
-
-
-def _length(x: ir.Value | None) -> int | None:
-    """How many rows Q, K or V have, where known."""
-    rows = x.shape[-2] if x is not None and x.shape is not None else None
-    return rows if isinstance(rows, int) else None

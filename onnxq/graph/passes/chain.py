@@ -7,9 +7,9 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import set_constant, stand_for
+from onnxq.graph.values import input_of, set_constant, stand_for
 
-__all__ = ["Chain", "input_of", "is_read"]
+__all__ = ["Chain"]
 
 _AXES_AS_INPUT = {"ReduceSum": 13}
 """Opset from which on a reduction reads its axes; 18 for the others."""
@@ -72,14 +72,3 @@ class Chain:
     def constant(self, name: str, array: ArrayLike) -> ir.Value:
         """An initializer, named after the node."""
         return set_constant(self._graph, self._namer, f"{self.node.name}_{name}", np.asarray(array))
-
-
-def input_of(node: ir.Node, index: int) -> ir.Value | None:
-    """An input of a node; None where it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
-def is_read(node: ir.Node, index: int) -> bool:
-    """Whether an output of a node is there and read."""
-    output = node.outputs[index] if index < len(node.outputs) else None
-    return output is not None and (bool(output.uses()) or output.is_graph_output())

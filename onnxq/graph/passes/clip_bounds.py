@@ -12,9 +12,8 @@ import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
-from onnxq.graph.passes.permuted import rank_of
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import constant_array, rank_of, replace_nodes, set_constant, stand_for
 
 __all__ = ["clip_bounds"]
 

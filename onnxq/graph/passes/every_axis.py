@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, rank_of, set_constant, static_shape
 
 __all__ = ["every_axis"]
 
@@ -50,14 +50,14 @@ def every_axis(model: ir.Model) -> list[Note]:
 def _axes(node: ir.Node) -> list[int]:
     """The axes that a node names, counted from the first; none where it names none, or where it is left."""
     data, attributes = node.inputs[0], node.attributes
-    rank = len(data.shape) if data is not None and data.shape is not None else 0
+    rank = rank_of(data) or 0
     named: Sequence[int] = ()
     if node.op_type == "Resize":
         if attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch":
             named = attributes.get_ints("axes", ())
         lengths = {_REGION: 2, _SCALES: 1, _SIZES: 1}
     else:
-        array = constant_array(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
+        array = constant_array(input_of(node, _AXES))
         if array is not None and array.dtype == np.int64:
             named = array.reshape(-1).tolist()
         lengths = {_PADS: 2}
@@ -70,7 +70,7 @@ def _axes(node: ir.Node) -> list[int]:
 
 def _fits(node: ir.Node, index: int, count: int) -> bool:
     """Whether an input is absent, computed, or has so many numbers: what else there is, is left to the checker."""
-    array = constant_array(node.inputs[index]) if index < len(node.inputs) else None
+    array = constant_array(input_of(node, index))
     return array is None or array.size in (0, count)
 
 
@@ -97,7 +97,7 @@ def _fill(node: ir.Node, index: int, others: AnyArray | ir.Value, places: Sequen
 
     Where either is computed they are joined, and picked in order: shapes are inferred through that.
     """
-    values = node.inputs[index] if index < len(node.inputs) else None
+    values = input_of(node, index)
     if values is None or not values.name:
         return
     graph, array = node.graph, constant_array(values)

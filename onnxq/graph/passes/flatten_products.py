@@ -10,7 +10,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.between_reshapes import between_reshapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import is_constant, rank_of
 
 __all__ = ["flatten_products", "is_deep_product"]
 
@@ -19,7 +19,7 @@ def is_deep_product(node: ir.Node, most: int) -> bool:
     """Whether a node is a MatMul of two computed tensors, one of them known to have more than ``most`` dimensions."""
     if node.op_type != "MatMul" or node.domain != "" or any(v is None or is_constant(v) for v in node.inputs):
         return False
-    return any(v is not None and v.shape is not None and len(v.shape) > most for v in node.inputs)
+    return any((rank_of(v) or 0) > most for v in node.inputs)
 
 
 def flatten_products(model: ir.Model, most: int) -> list[Note]:

@@ -13,7 +13,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import NOT_FOLDED, Note
 from onnxq.graph.passes.affine import fold_into_next, fold_into_previous
 from onnxq.graph.traverse import all_graphs, describe
-from onnxq.graph.values import constant_array, only_reader
+from onnxq.graph.values import constant_array, only_reader, rank_of
 
 __all__ = ["Unfit", "batchnorm_affine", "fold_batchnorm"]
 
@@ -98,7 +98,7 @@ def _fold(node: ir.Node, namer: Namer, unfit: Unfit | None) -> None:
     following = as_layer(reader) if reader is not None else None
     if following is None or following.node.inputs[0] is not node.outputs[0]:
         raise Refusal(f"{before}, nor after it")
-    rank = len(source.shape) if source is not None and source.shape is not None else None
+    rank = rank_of(source)
     if not following.is_conv and rank != 2:
         raise Refusal(f"{before}; its channels are not the axis that {describe(following.node)} sums over")
     if unfit is not None and (why := unfit(following, node, scale)) is not None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, only_reader, remove_nodes, replace_value
+from onnxq.graph.values import constant_array, input_of, only_reader, remove_nodes, replace_value
 
 __all__ = ["fold_pad"]
 
@@ -62,15 +62,15 @@ def _fold(pad: ir.Node, conv: ir.Node) -> str | None:
 
 def _padded(pad: ir.Node, rank: int | None) -> list[int] | str:
     """The zeros that a Pad adds before and after each spatial axis, or why a convolution cannot add them."""
-    amounts = constant_array(pad.inputs[1]) if len(pad.inputs) > 1 else None
+    amounts = constant_array(input_of(pad, 1))
     if rank is None or amounts is None:
         return "not folded: its amounts are not constant"
-    if len(pad.inputs) > 2 and pad.inputs[2] is not None:
+    if input_of(pad, 2) is not None:
         fill = constant_array(pad.inputs[2])
         if fill is None or float(fill.reshape(-1)[0]) != 0.0:
             return "not folded: it does not pad with zero"
     axes = list(range(rank + 2))
-    if len(pad.inputs) > 3 and pad.inputs[3] is not None:
+    if input_of(pad, 3) is not None:
         given = constant_array(pad.inputs[3])
         if given is None:
             return "not folded: its axes are not constant"

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant, only_reader, replace_nodes, stand_for, static_shape
+from onnxq.graph.values import is_constant, only_reader, rank_of, replace_nodes, stand_for, static_shape
 
 __all__ = ["fuse_gemm"]
 
@@ -42,7 +42,7 @@ def _row_added(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     data, weight = node.inputs
     if data is None or weight is None or data.dtype not in _FLOATS or not is_constant(weight):
         return None
-    if data.shape is None or len(data.shape) != 2 or weight.shape is None or len(weight.shape) != 2:
+    if rank_of(data) != 2 or weight.shape is None or len(weight.shape) != 2:
         return None
     add = only_reader(node.outputs[0])
     if add is None or add.op_type != "Add" or add.domain != "" or add.graph is not node.graph:

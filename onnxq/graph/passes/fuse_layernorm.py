@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import Group, find_groups
-from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute, scalar
-from onnxq.graph.values import replace_nodes, set_constant, stand_for
+from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute
+from onnxq.graph.values import rank_of, replace_nodes, scalar, set_constant, stand_for
 
 __all__ = ["LAYERNORM_OPSET", "fuse_layernorm", "has_layernorm_chain"]
 
@@ -123,7 +123,7 @@ def _normalized(group: Group) -> tuple[int, tuple[int, ...]] | None:
     all of known size.
     """
     start, end = group.inputs[0], group.outputs[0]
-    if start.shape is None or end.shape is None or len(end.shape) != len(start.shape):
+    if start.shape is None or rank_of(end) != len(start.shape):
         return None
     rank = len(start.shape)
     reduced = [node for node in group.nodes if node.op_type in REDUCTIONS]

@@ -11,6 +11,7 @@ from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import (
     AnyArray,
     constant_array,
+    input_of,
     only_reader,
     remove_nodes,
     replace_nodes,
@@ -107,7 +108,7 @@ def _negative_part(value: ir.Value | None, source: ir.Value) -> tuple[AnyArray, 
 
 def _inner(node: ir.Node, source: ir.Value) -> tuple[float, list[ir.Node]] | None:
     """What a node's output is of ``min(source, 0)``, and the node in front of it that takes part."""
-    first, second = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    first, second = node.inputs[0], input_of(node, 1)
     if node.op_type == "Sub" and first is source:
         before = _made_by(second, "Abs")
         return (2.0, [before]) if before is not None and before.inputs[0] is source else None

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxq.graph.domains import MICROSOFT
 from onnxq.graph.passes.attention_chains import rms
-from onnxq.graph.passes.chain import Chain, input_of, is_read
+from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.fused_heads import (
     attention,
     is_plain_attention,
@@ -22,7 +22,7 @@ from onnxq.graph.passes.fused_heads import (
     multi_head_attention,
     rotary_embedding,
 )
-from onnxq.graph.values import rename_output
+from onnxq.graph.values import input_of, is_read, rank_of, rename_output
 
 __all__ = ["FUSED", "FUSED_WRITERS", "IS_PLAIN_FUSED", "erf_gelu", "swish", "tanh_gelu"]
 
@@ -138,7 +138,7 @@ def _is_plain_product(node: ir.Node) -> bool:
     if any(attributes.get_int(name, 0) for name in ("transBatchA", "transBatchB")):
         return False
     turned = [input_of(node, at) for at, name in enumerate(("transA", "transB")) if attributes.get_int(name, 0)]
-    return all(x is not None and x.shape is not None and len(x.shape) > 1 for x in turned)
+    return all((rank_of(x) or 0) > 1 for x in turned)
 
 
 def _product(chain: Chain) -> ir.Value:

@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.passes.attention_chains import by_head, causal, count, present, rotated
-from onnxq.graph.passes.chain import Chain, input_of, is_read
+from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.fused_masks import is_of_new_keys, is_plain_mask, same_size
-from onnxq.graph.values import constant_array, rename_output
+from onnxq.graph.values import constant_array, input_of, is_read, rank_of, rename_output, size_along
 
 __all__ = [
     "attention",
@@ -59,7 +59,7 @@ def is_plain_attention(node: ir.Node) -> bool:
         return False
     array = constant_array(weight) if weight is not None else None
     known = bias is None or constant_array(bias) is not None
-    if x is None or x.shape is None or len(x.shape) != _FLAT or array is None or not known:
+    if x is None or rank_of(x) != _FLAT or array is None or not known:
         return False
     heads = node.attributes.get_int("num_heads", 0)
     sizes = widths(node, array.shape[-1])
@@ -83,7 +83,7 @@ def attention(chain: Chain) -> ir.Value:
             made = chain.put("Add", made, chain.constant(f"{name}_bias", np.ascontiguousarray(shift)))
         parts.append(made)
     query, key, value = (by_head(chain, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True))
-    both, rows = chain.input(4), _known(chain.x.shape[1])
+    both, rows = chain.input(4), size_along(chain.x, 1)
     past, before = None, 0 if both is None else None
     if both is not None:
         first = ir.AttrInt64("axis", 0)
@@ -91,7 +91,7 @@ def attention(chain: Chain) -> ir.Value:
             chain.put("Gather", both, chain.constant("which", np.asarray(n, np.int64)), axis=first) for n in (0, 1)
         )
         past = keys, values
-        before = _known(both.shape[3]) if both.shape is not None else None
+        before = size_along(both, 3)
     given = _Heads(query, key, value, past, (rows, rows, before))
     key, value = _with_past(chain, given)
     if is_read(chain.node, 1):
@@ -156,14 +156,14 @@ def multi_head_attention(chain: Chain) -> ir.Value:
         assert isinstance(size, int)
         width = size if flat else size * heads
         head = width // heads if index == 0 else head
-        rows.append(_known(x.shape[-2]))
+        rows.append(size_along(x, -2))
         if bias is not None and flat:
             x = chain.put("Add", x, chain.constant(f"{name}_bias", np.ascontiguousarray(bias[start : start + width])))
         start += width
         parts.append(by_head(chain, x, heads, width // heads) if flat else x)
     keys, values = chain.input(6), chain.input(7)
     past = (keys, values) if keys is not None and values is not None else None
-    before = (_known(keys.shape[2]) if keys.shape is not None else None) if keys is not None else 0
+    before = 0 if keys is None else size_along(keys, 2)
     given = _Heads(parts[0], parts[1], parts[2], past, (rows[0], rows[1], before))
     key, value = _with_past(chain, given)
     key, value = present(chain, 1, key), present(chain, 2, value)
@@ -175,7 +175,7 @@ def is_plain_rotation(node: ir.Node) -> bool:
     positions, attributes = input_of(node, 1), node.attributes
     if attributes.get_int("is_packed_batching", 0) or attributes.get_float("scale", 1.0) != 1.0:
         return False
-    ranked = positions is not None and positions.shape is not None and len(positions.shape) in (1, 2)
+    ranked = rank_of(positions) in (1, 2)
     return ranked and _turned_heads(node) is not None
 
 
@@ -276,7 +276,3 @@ def _columns(chain: Chain, given: _Heads, key: ir.Value) -> ir.Value:
     if len(rows) < len(given.rows[1:]):
         return count(chain, key, 0)
     return chain.constant("columns", np.arange(sum(rows), dtype=np.int64)[None])
-
-
-def _known(size: int | ir.SymbolicDim) -> int | None:
-    return size if isinstance(size, int) else None

@@ -9,7 +9,7 @@ from onnxq.graph.layer import FLOATS, Refusal, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 
 __all__ = ["fold_gemm"]
 
@@ -61,7 +61,7 @@ def _fold_beta(node: ir.Node, namer: Namer) -> None:
     beta = node.attributes.get_float("beta", 1.0)
     if beta == 1.0:
         return
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
+    if input_of(node, 2) is not None:
         if beta == 0.0:
             node.resize_inputs(2)
         elif not _scale_input(node, 2, beta, namer):
@@ -70,7 +70,7 @@ def _fold_beta(node: ir.Node, namer: Namer) -> None:
 
 
 def _spread(node: ir.Node, namer: Namer) -> None:
-    weight, value = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    weight, value = node.inputs[1], input_of(node, 2)
     array, axis = constant_array(value), 0 if node.attributes.get_int("transB", 0) else 1
     columns = weight.shape[axis] if weight is not None and weight.shape is not None else None
     if value is None or value.dtype is None or array is None or array.size != 1 or not isinstance(columns, int):

@@ -17,9 +17,8 @@ from onnxq.graph.layer import Refusal, find_layer
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_squeezes import squeezed_axes
-from onnxq.graph.passes.permuted import rank_of
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import AnyArray, constant_array, only_reader, rename_output, set_constant, stand_for
+from onnxq.graph.values import AnyArray, constant_array, only_reader, rank_of, rename_output, set_constant, stand_for
 
 __all__ = ["hoist"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, remove_nodes, replace_by_constant, static_shape
+from onnxq.graph.values import constant_array, input_of, remove_nodes, replace_by_constant, static_shape
 
 __all__ = ["fold_shapes"]
 
@@ -84,7 +84,7 @@ def _sliced(node: ir.Node, dims: Dims) -> NDArray[np.int64] | None:
     numbers = [int(array.reshape(-1)[0]) for array in arrays if array is not None and array.size == 1]
     if len(numbers) != len(arrays) or len(numbers) < 2:
         return None  # one is computed
-    step = numbers[-1] if len(node.inputs) > 4 and node.inputs[4] is not None else 1
+    step = numbers[-1] if input_of(node, 4) is not None else 1
     return _numbers(dims[numbers[0] : numbers[1] : step]) if step else None
 
 

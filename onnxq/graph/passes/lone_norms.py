@@ -10,7 +10,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fold_batchnorm import batchnorm_affine
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import LEFT_ALONE, AnyArray, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import LEFT_ALONE, AnyArray, rank_of, replace_nodes, set_constant, stand_for
 
 __all__ = ["lone_norms"]
 
@@ -52,7 +52,7 @@ def _numbers(node: ir.Node) -> tuple[AnyArray, AnyArray] | None:
     if node.op_type != "BatchNormalization" or node.domain != "" or node.meta.get(LEFT_ALONE):
         return None
     data = node.inputs[0]
-    if data is None or data.shape is None or len(data.shape) not in _RANKS or data.dtype is not ir.DataType.FLOAT:
+    if data is None or rank_of(data) not in _RANKS or data.dtype is not ir.DataType.FLOAT:
         return None
     try:
         factor, shift = batchnorm_affine(node)

@@ -9,9 +9,8 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import gelu_chains
 from onnxq.graph.passes.write_out import write
 from onnxq.graph.recognition.groups import Group
-from onnxq.graph.recognition.region import scalar
 from onnxq.graph.shapes import infer_shapes
-from onnxq.graph.values import replace_nodes, stand_for
+from onnxq.graph.values import replace_nodes, scalar, stand_for
 
 __all__ = ["order_gelu"]
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.region import axes_of
-from onnxq.graph.values import AnyArray, constant_array, is_constant, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, rank_of, set_constant, static_shape
 
-__all__ = ["PERMUTABLE", "can_permute", "keeps_order", "permute", "rank_of"]
+__all__ = ["PERMUTABLE", "can_permute", "keeps_order", "permute"]
 
 _UNARY = (
     *("Abs", "Cast", "Ceil", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
@@ -33,11 +33,6 @@ _NEW_SOFTMAX = 13
 """Before, Softmax took all axes from its own on as one."""
 
 Inside = Callable[[ir.Value], bool]
-
-
-def rank_of(value: ir.Value) -> int | None:
-    """Number of axes, where it is known."""
-    return None if value.shape is None else len(value.shape)
 
 
 def can_permute(node: ir.Node, perm: Sequence[int], inside: Inside, opset: int) -> bool:
@@ -70,7 +65,7 @@ def can_permute(node: ir.Node, perm: Sequence[int], inside: Inside, opset: int) 
     if op == "Pad":
         return _constants(node, 1) and _optional_constant(node, 3)
     if op == "Slice":
-        return len(inputs) > 3 and inputs[3] is not None and _constants(node, 3)
+        return _constants(node, 3)
     return op == "Split"
 
 
@@ -107,7 +102,7 @@ def permute(node: ir.Node, perm: Sequence[int], inside: Inside, graph: ir.Graph,
         else:
             _set(node, 1, np.asarray(axes, np.int64), graph, namer)
     elif op == "Pad":
-        given = node.inputs[3] if len(node.inputs) > 3 else None
+        given = input_of(node, 3)
         if given is not None:
             _set(node, 3, _renumbered(constant_array(given), perm), graph, namer)
         else:
@@ -151,11 +146,11 @@ def _keeps_dims(node: ir.Node) -> bool:
 
 
 def _constants(node: ir.Node, index: int) -> bool:
-    return len(node.inputs) > index and constant_array(node.inputs[index]) is not None
+    return constant_array(input_of(node, index)) is not None
 
 
 def _optional_constant(node: ir.Node, index: int) -> bool:
-    return len(node.inputs) <= index or node.inputs[index] is None or _constants(node, index)
+    return input_of(node, index) is None or _constants(node, index)
 
 
 def _set(node: ir.Node, index: int, array: AnyArray, graph: ir.Graph, namer: Namer) -> None:

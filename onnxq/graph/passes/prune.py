@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, replace_value
+from onnxq.graph.values import constant_array, input_of, remove_nodes, rename_output, replace_value
 
 __all__ = ["KEPT", "eliminate_identity", "remove_dead", "remove_unread"]
 
@@ -94,7 +94,7 @@ def _passed_on(node: ir.Node) -> ir.Value | None:
         same = source.dtype is not None and source.dtype.value == node.attributes.get_int("to", 0)
         return source if same and isinstance(source.type, ir.TensorType) else None
     if node.op_type == "Dropout":
-        training = node.inputs[2] if len(node.inputs) > 2 else None
+        training = input_of(node, 2)
         off = constant_array(training) if training is not None else np.False_
         return source if off is not None and not bool(off) else None
     if node.op_type in _NEUTRAL and len(node.inputs) == 2:

@@ -11,7 +11,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import with_subgraphs
-from onnxq.graph.values import remove_nodes, rename_output
+from onnxq.graph.values import rank_of, remove_nodes, rename_output
 
 __all__ = ["expand_runtime_operators"]
 
@@ -151,7 +151,7 @@ def _normalized(writer: _Writer, *, centred: bool) -> Sequence[ir.Value] | None:
     scale, bias = (*node.inputs[1:], None, None)[:2]
     result, given = _dtype(scale), _dtype(x)
     axis = node.attributes.get_int("axis", -1)
-    rank = len(x.shape) if x.shape is not None else None
+    rank = rank_of(x)
     if scale is None or result not in _FLOATS or (axis >= 0 and rank is None):
         return None
     axes = list(range(axis - (rank or 0) if axis >= 0 else axis, 0))

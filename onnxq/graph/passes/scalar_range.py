@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
+from onnxq.graph.values import rank_of
 
 __all__ = ["scalar_ranges"]
 
@@ -31,7 +32,7 @@ def scalar_ranges(model: ir.Model) -> list[Note]:
             if node.op_type != "Range" or node.domain != "":
                 continue
             for position, value in enumerate(node.inputs):
-                if value is None or value.shape is None or len(value.shape) != 1:
+                if value is None or rank_of(value) != 1:
                     continue
                 squeeze = ir.Node("", "Squeeze", [value], name=namer.node(f"{node.name}_scalar"))
                 scalar = squeeze.outputs[0]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array
+from onnxq.graph.values import AnyArray, constant_array, rank_of
 
 __all__ = ["holds_a_table", "tables_of"]
 
@@ -21,7 +21,7 @@ def tables_of(model: ir.Model) -> list[ir.Value]:
     """Constants of two axes that a Gather picks from."""
     read = (node.inputs[0] for node in all_nodes(model) if node.op_type == "Gather" and node.domain == "")
     found = (value for value in read if value is not None and value.const_value is not None)
-    return list(dict.fromkeys(value for value in found if value.shape is not None and len(value.shape) == _MATRIX))
+    return list(dict.fromkeys(value for value in found if rank_of(value) == _MATRIX))
 
 
 def holds_a_table(weight: ir.Value, tables: Sequence[ir.Value]) -> bool:

@@ -15,7 +15,7 @@ from onnxq.graph.layer import FLOATS, Refusal, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import AnyArray, constant_array, input_of, rank_of, replace_nodes, set_constant, stand_for
 
 __all__ = ["unfuse"]
 
@@ -89,7 +89,7 @@ def _plain_product(node: ir.Node, namer: Namer) -> None:
     data, weight, alpha = node.inputs[0], node.inputs[1], attributes.get_float("alpha", 1.0)
     array, graph = constant_array(weight), node.graph
     assert data is not None and weight is not None and array is not None and graph is not None
-    rank = len(data.shape) if data.shape is not None else None
+    rank = rank_of(data)
     if flags["transBatchA"] or flags["transBatchB"]:
         raise Refusal("it moves axes of batches")
     if flags["transA"] and rank is None:
@@ -126,7 +126,7 @@ def _plain_layer(node: ir.Node, namer: Namer, opset: int) -> None:
         raise Refusal("it belongs to no graph")
     attributes = [attribute for key, attribute in node.attributes.items() if key not in _OWN]
     made = [ir.Node("", op, node.inputs[:3], attributes, num_outputs=1)]
-    if op == "Conv" and len(node.inputs) > 3 and node.inputs[3] is not None:
+    if op == "Conv" and input_of(node, 3) is not None:
         made.append(ir.node("Add", [made[-1].outputs[0], node.inputs[3]], name=namer.node(f"{name}_Add")))
     if function:
         bounds: list[ir.Value] = []

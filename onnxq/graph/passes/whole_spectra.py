@@ -9,7 +9,7 @@ from onnxq.graph.dft import dft_axis
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, replace_nodes, set_constant
+from onnxq.graph.values import input_of, integer, replace_nodes, set_constant, size_along
 
 __all__ = ["whole_spectra"]
 
@@ -45,13 +45,8 @@ def whole_spectra(model: ir.Model) -> list[Note]:
 
 def _length(node: ir.Node, axis: int) -> int | None:
     """How many elements are transformed; None where that is not known."""
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is not None:
-        array = constant_array(given)
-        return int(array.item()) if array is not None and array.size == 1 else None
-    shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    return size if isinstance(size, int) else None
+    given = input_of(node, 1)
+    return size_along(node.inputs[0], axis) if given is None else integer(given)
 
 
 def _cut(node: ir.Node, graph: ir.Graph, namer: Namer, axis: int, length: int) -> None:

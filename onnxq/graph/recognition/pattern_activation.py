@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.recognition.region import ELEMENTWISE, Array, backward, compute, open_values, scalar
+from onnxq.graph.recognition.region import ELEMENTWISE, Array, backward, compute, open_values
+from onnxq.graph.values import scalar
 
 __all__ = ["match_activation"]
 

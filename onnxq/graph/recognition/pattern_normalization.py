@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.recognition.recognize import ALLOWED, LIMIT, recognize
-from onnxq.graph.recognition.region import REDUCTIONS, VIEWS, Array, axes_of, is_side_input, scalar
-from onnxq.graph.values import constant_array, only_reader
+from onnxq.graph.recognition.region import REDUCTIONS, VIEWS, Array, axes_of, is_side_input
+from onnxq.graph.values import constant_array, only_reader, scalar
 
 __all__ = ["match_normalization"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, scalar
 
 __all__ = [
     "ELEMENTWISE",
@@ -26,7 +26,6 @@ __all__ = [
     "compute",
     "is_side_input",
     "open_values",
-    "scalar",
 ]
 
 Array = NDArray[np.float64]
@@ -73,14 +72,6 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def scalar(value: ir.Value | None) -> float | None:
-    """The number of a constant of one element, None for anything else."""
-    if value is None or value.const_value is None or value.const_value.size != 1 or not is_constant(value):
-        return None
-    array = constant_array(value)
-    return None if array is None or array.dtype.kind not in "fiu" else float(array.reshape(()))
-
-
 def is_side_input(node: ir.Node, index: int) -> bool:
     """Whether an input only steers a node (axes, shapes, a clip bound that is constant) instead of being its data."""
     return index > 0 and (node.op_type in VIEWS or node.op_type in REDUCTIONS)
@@ -93,7 +84,7 @@ def axes_of(node: ir.Node) -> tuple[int, ...] | None:
         return tuple(range(2, len(shape))) if shape is not None and len(shape) > 2 else None
     if "axes" in node.attributes:
         return tuple(node.attributes["axes"].as_ints())
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
+    if input_of(node, 1) is not None:
         array = constant_array(node.inputs[1])
         return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
     return ()

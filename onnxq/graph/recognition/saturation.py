@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import scalar
 
 __all__ = ["ALL", "bounds"]
 
@@ -36,10 +36,10 @@ def _clip(node: ir.Node, depth: float) -> Bounds:
     for position, value in enumerate(node.inputs[1:3]):
         if value is None:
             continue
-        array = constant_array(value)
-        if array is None or array.size != 1:
+        end = scalar(value)
+        if end is None:
             return ALL
-        ends[position] = float(array.reshape(()))
+        ends[position] = end
     return ends[0], ends[1]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 
 __all__ = ["cannot_be_negative"]
 
@@ -44,7 +44,7 @@ def cannot_be_negative(
     if node.op_type in _NEVER:
         return True
     if node.op_type == "Clip":
-        low = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+        low = constant_array(input_of(node, 1))
         return low is not None and float(low.reshape(())) >= 0.0
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return True

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array, input_of, remove_nodes, rename_output, set_constant
 from onnxq.render.qoperator.builders import MOVES
 
 __all__ = ["LAYOUTS", "Layout", "expand"]
@@ -118,10 +118,10 @@ class _Expander:
             result = layout.result
             pairs = [
                 *layout.parameters(),
-                *([(result, result + 1)] if result is not None and _at(node, result) else []),
+                *([(result, result + 1)] if result is not None and input_of(node, result) else []),
             ]
         for pair in pairs:
-            if any(constant_array(_at(node, k)) is None for k in pair):
+            if any(constant_array(input_of(node, k)) is None for k in pair):
                 return "has no constant scales and zero points"
         return ""
 
@@ -130,7 +130,7 @@ class _Expander:
         for turn, (position, (scale, zero)) in enumerate(zip(layout.data, layout.parameters(), strict=True)):
             axis = layout.weight_axis(node) if turn else None
             inputs.append(self._dequantized(node, node.inputs[position], node.inputs[scale], node.inputs[zero], axis))
-        bias = _at(node, layout.bias)
+        bias = input_of(node, layout.bias)
         if bias is not None:
             scales = [constant_array(node.inputs[scale]) for scale, _ in layout.parameters()]
             assert scales[0] is not None and scales[1] is not None and isinstance(node.graph, ir.Graph)
@@ -140,7 +140,7 @@ class _Expander:
             zero_bias = set_constant(node.graph, self.namer, f"{bias.name}_zero_point", np.zeros(unit.shape, np.int32))
             inputs.append(self._dequantized(node, bias, made, zero_bias, -1))
         result = self._float(node, layout.op, inputs)
-        vector = _at(node, layout.last)
+        vector = input_of(node, layout.last)
         if vector is not None:
             result = self._float(node, "Add", [result, vector], self.namer.node(f"{node.name}_bias"))
         self._finish(node, [result], [_grid_at(node, layout.result)])
@@ -241,13 +241,9 @@ def _are_indices(result: ir.Value) -> bool:
     return node is not None and node.op_type == "MaxPool" and result is not node.outputs[0]
 
 
-def _at(node: ir.Node, position: int | None) -> ir.Value | None:
-    return node.inputs[position] if position is not None and position < len(node.inputs) else None
-
-
 def _grid_at(node: ir.Node, position: int | None) -> tuple[ir.Value, ir.Value] | None:
     """Scale and zero point from a position on."""
-    scale = _at(node, position)
+    scale = input_of(node, position)
     if position is None or scale is None:
         return None
     zero = node.inputs[position + 1]

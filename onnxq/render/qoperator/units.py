@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxq.graph.domains import OF_QUANTIZERS
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_constant, only_reader, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, only_reader, set_constant
 
 __all__ = [
     "Grid",
@@ -157,7 +157,7 @@ class Unit:
         Raises:
             NoQOperatorError: the input is float, or its integers have no QOperator.
         """
-        value = self.node.inputs[position] if position < len(self.node.inputs) else None
+        value = input_of(self.node, position)
         grid = grid_of(value)
         if grid is None:
             raise NoQOperatorError(f"its input {position} is float")
@@ -224,7 +224,7 @@ class Unit:
         Raises:
             NoQOperatorError: it is computed at run time, or beyond int32.
         """
-        value = self.node.inputs[position] if position < len(self.node.inputs) else None
+        value = input_of(self.node, position)
         if value is None:
             return None
         unit = np.asarray(_numbers(data.scale) * _numbers(weight.scale), np.float32)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 from onnxq.ort.fp4_in_float import DYNAMIC
 from onnxq.render.reading.quantized_tensor import QuantizedTensor
 
-__all__ = ["held", "holds", "input_at", "scales_blocks"]
+__all__ = ["held", "holds", "scales_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ def held(node: ir.Node, source: ir.Value) -> Iterator[QuantizedTensor]:
         kind = "float4e2m1" if node.op_type == DYNAMIC else "uint8"
         yield QuantizedTensor(source.name or "", "activation", kind, 0, None, None, None, _readers(node))
     for place in _HELD.get(node.op_type, ()):
-        weight = input_at(node, place.weight)
+        weight = input_of(node, place.weight)
         if weight is None or weight.dtype is None or not is_constant(weight):
             continue
-        scales = constant_array(input_at(node, place.scale)) if place.scale is not None else None
+        scales = constant_array(input_of(node, place.scale)) if place.scale is not None else None
         said = [node.attributes[name].as_int() for name in place.bits if name in node.attributes]
         bits = (*said, 4)[0] if place.bits and weight.dtype == ir.DataType.UINT8 else 0
         axis = place.axis % max(len(weight.shape or ()), 1)
@@ -83,7 +83,7 @@ def held(node: ir.Node, source: ir.Value) -> Iterator[QuantizedTensor]:
             scales=0 if scales is None else int(scales.size),
             axis=axis if scales is not None and scales.size > 1 else None,
             scale=(float(scales.min()), float(scales.max())) if scales is not None and scales.size else None,
-            zero_point=_zero_points(node, input_at(node, place.zero), bits, scales),
+            zero_point=_zero_points(node, input_of(node, place.zero), bits, scales),
             readers=(node.op_type,),
         )
 
@@ -120,8 +120,3 @@ def _zero_points(node: ir.Node, value: ir.Value | None, bits: int, scales: np.nd
         apart = np.unpackbits(zeros.reshape(rows, -1, 1), axis=-1, bitorder="little").reshape(rows, -1, bits)
         zeros = np.packbits(apart, axis=-1, bitorder="little")[:, : scales.size // rows]
     return int(zeros.min()), int(zeros.max())
-
-
-def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """An input of a node, None where it has none there."""
-    return node.inputs[index] if index < len(node.inputs) else None

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxq.graph.values import constant_array, is_constant, is_stored
+from onnxq.graph.values import constant_array, input_of, is_constant, is_stored, rank_of
 from onnxq.integer_operators import BORDER
 from onnxq.qparams import QParams
 from onnxq.ranged import from_range
@@ -53,7 +53,7 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
         ModelError: see :func:`onnxq.render.reading.sound_numbers.check_numbers`.
     """
     scale = constant_array(node.inputs[1])
-    zero_value = node.inputs[2] if len(node.inputs) > 2 else None
+    zero_value = input_of(node, 2)
     zero = constant_array(zero_value) if zero_value is not None else None
     dtype = zero_value.dtype if zero_value is not None else (dtype or ir.DataType.UINT8)
     if scale is None or (zero_value is not None and zero is None) or dtype not in (*_BITS, ir.DataType.FLOAT8E4M3FN):
@@ -63,7 +63,7 @@ def pair_parameters(node: ir.Node, dtype: ir.DataType | None) -> QParams | str:
     bits, signed = _BITS.get(dtype, (8, True))
     points = np.zeros(scale.shape, np.int64) if zero is None else zero.astype(np.int64)
     value = node.inputs[0]
-    rank = len(value.shape) if value is not None and value.shape is not None else 0
+    rank = rank_of(value) or 0
     axis = node.attributes.get_int("axis", 1)
     if scale.size == points.size == 1:
         scale, points = scale.reshape(()), points.reshape(())
@@ -190,7 +190,7 @@ def same_parameters(q: ir.Node, dq: ir.Node) -> bool:
     axis, other = (node.attributes.get_int("axis", 1) for node in (q, dq))
     if scale is not None and scale.size > 1 and axis != other and (not rank or (axis - other) % rank):
         return False
-    zeros = [node.inputs[2] if len(node.inputs) > 2 else None for node in (q, dq)]
+    zeros = [input_of(node, 2) for node in (q, dq)]
     if (zeros[0] is None) != (zeros[1] is None):
         given = constant_array(zeros[0] or zeros[1])
         same = given is not None and not given.any()

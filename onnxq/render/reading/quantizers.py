@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from onnxq.errors import BackendError
 from onnxq.graph.domains import OF_QUANTIZERS, TENSORRT
-from onnxq.graph.values import constant_array, is_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render import openvino_fake_quantize as openvino
 from onnxq.render.bits_kept import marked_bits
 from onnxq.render.early_unpacking import axis_of_table
 from onnxq.render.qoperator.expand import LAYOUTS
-from onnxq.render.reading.held import held, holds, input_at, scales_blocks
+from onnxq.render.reading.held import held, holds, scales_blocks
 from onnxq.render.reading.quantized_tensor import QuantizedTensor
 from onnxq.render.reading.shifted import shifted
 from onnxq.spec import PerChannel
@@ -162,9 +162,9 @@ def _quantizer(
         zero: position of the zero point.
         axis: of the scales, where the node itself does not say.
     """
-    scales, zero_value = _scales(input_at(node, scale)), _table(input_at(node, zero))
+    scales, zero_value = _scales(input_of(node, scale)), _table(input_of(node, zero))
     zeros = constant_array(zero_value) if zero_value is not None else np.zeros(1, np.int64)
-    if (found := shifted(input_at(node, read))) is not None:
+    if (found := shifted(input_of(node, read))) is not None:
         zeros = found.points
     dtype = _dtype(node, source, zero_value, read)
     if role == "weight" and dtype == "int32":
@@ -187,7 +187,7 @@ def _scales(value: ir.Value | None) -> NDArray[Any] | None:
     maker = value.producer() if value is not None else None
     if maker is None or not scales_blocks(maker):
         return constant_array(_table(value))
-    codes, unit = (constant_array(input_at(maker, place)) for place in (0, 1))
+    codes, unit = (constant_array(input_of(maker, place)) for place in (0, 1))
     return None if codes is None or unit is None or unit.size != 1 else codes.astype(np.float32) * unit.reshape(())
 
 

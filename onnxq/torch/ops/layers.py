@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional
 
 from onnxq.graph.batch_norm import is_in_training
-from onnxq.torch.attributes import Inputs, at, ints, number, pads_of
+from onnxq.graph.windows import pads_of
+from onnxq.torch.attributes import Inputs, at, ints, number
 from onnxq.torch.ops.math import Op
 
 __all__ = ["OPS", "unsupported"]

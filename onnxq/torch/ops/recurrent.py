@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 import torch
 
+from onnxq.graph.values import input_of
 from onnxq.torch.attributes import Inputs, at
 from onnxq.torch.ops.math import Op
 
@@ -31,9 +32,9 @@ def unsupported(node: ir.Node) -> str | None:
         return "clip"
     if node.attributes.get_int("layout", 0):
         return "layout=1"
-    if len(node.inputs) > 4 and node.inputs[4] is not None:
+    if input_of(node, 4) is not None:
         return "sequence_lens"
-    if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
+    if node.op_type == "LSTM" and input_of(node, 7) is not None:
         return "peepholes"
     if node.op_type == "LSTM" and node.attributes.get_int("input_forget", 0) == 1:
         return "input_forget"

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 from torch.nn import functional
 
-from onnxq.graph.values import constant_array
+from onnxq.graph.values import constant_array, input_of
 from onnxq.torch.attributes import Inputs, at, dtype_of, integers, ints
 from onnxq.torch.ops.math import Op
 
@@ -25,7 +25,7 @@ _BOOL_MASK, _TRUE_MASK = 10, 12
 
 def unsupported(node: ir.Node) -> str | None:
     """What of a node cannot be run here; None where all can."""
-    training = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
+    training = input_of(node, 2) if node.op_type == "Dropout" else None
     if training is not None and ((array := constant_array(training)) is None or array.any()):
         return "training_mode"
     return None

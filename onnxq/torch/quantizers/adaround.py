@@ -15,11 +15,10 @@ from onnxq.errors import OptionError
 from onnxq.qparams import QParams
 from onnxq.torch.quantizers.base import Tensor
 from onnxq.torch.quantizers.ema import Fixed
+from onnxq.torch.rounded_up import rounded_up, start_of
 
 __all__ = ["AdaRound", "rounding_beta", "rounding_loss"]
 
-_ZETA, _GAMMA = 1.1, -0.1
-"""Ends to which the sigmoid is stretched before it is cut off at 0 and 1 (equation 23)."""
 _STIFFEST, _SOFTEST = 20.0, 2.0
 """First and last exponent of the regularizer."""
 _ROUNDED = 0.05
@@ -74,12 +73,11 @@ class AdaRound(Fixed):
         with torch.no_grad():
             ratio = weight.to(self.floor.dtype) / self.shaped(self.scale, weight)
             self.floor.copy_(torch.floor(ratio))
-            share = ratio - self.floor
-            self.v.copy_(-torch.log((_ZETA - _GAMMA) / (share - _GAMMA) - 1))
+            self.v.copy_(start_of(ratio - self.floor))
 
     def up(self) -> Tensor:
         """How far each weight is rounded up, 0 to 1, differentiable."""
-        return (torch.sigmoid(self.v) * (_ZETA - _GAMMA) + _GAMMA).clamp(0.0, 1.0)
+        return rounded_up(self.v)
 
     def regularizer(self, beta: float) -> Tensor:
         """``sum of 1 - |2 h(V) - 1| ** beta``: 0 where every weight is rounded."""

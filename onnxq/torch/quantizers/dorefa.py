@@ -13,7 +13,6 @@ from onnxq.errors import OptionError
 from onnxq.qparams import QParams
 from onnxq.ranged import from_range
 from onnxq.torch.quantizers.ema import Fixed
-from onnxq.torch.quantizers.lsq import learned_grid
 
 __all__ = ["DoReFa"]
 
@@ -57,8 +56,7 @@ class DoReFa(Fixed):
                 self.observer.forget()
                 self.observer.watch(x.detach(), self.spec)
                 self.start(from_range(*self.observer.range("a weight in training"), self.spec))
-        scale, zero = self.shaped(self.scale, x), self.shaped(self.zero_point, x)
-        return learned_grid(x, scale, zero, self.spec.qmin, self.spec.qmax)
+        return super().quantize(x)
 
     def watch(self, x: Tensor) -> None:
         """Watch the squashed weight, at the size that the weight has now."""

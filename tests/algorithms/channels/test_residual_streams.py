@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.algorithms.channels.test_streams import assert_same, turned, weights
-from tests.models import build, images, normal
+from tests.algorithms.channels.test_streams import assert_same, turned
+from tests.models import build, constants_of, images, normal
 
 C = 8
 NORMS = {
@@ -67,7 +67,7 @@ def test_what_blocks_add_to_is_turned(name: str) -> None:
     model = blocks(NORMS[name])
     count, after = turned(model)
     assert count == 1
-    assert np.abs(weights(after)["v0"] - weights(model)["v0"]).max() > 0.1, "nothing has been turned"
+    assert np.abs(constants_of(after)["v0"] - constants_of(model)["v0"]).max() > 0.1, "nothing has been turned"
     assert_same(model, after, images(1, 5, 3))
 
 
@@ -134,7 +134,7 @@ def test_tokens_from_a_table() -> None:
     constants: dict[str, Any] = {"table": table, "v": normal(C, C), "g": 1.0 + 0.3 * normal(C), "w": normal(C, 4)}
     count, after = turned(build(text, **constants))
     assert count == 1
-    assert np.abs(weights(after)["table"] - table).max() > 0.1
+    assert np.abs(constants_of(after)["table"] - table).max() > 0.1
     assert_same(build(text, **constants), after, feeds)
     shared = text.replace("4] y)", "20] y, float[1, 3, 8] z)").replace("(n, w)", "(n, w)\n z = Gather (table, ids)")
     assert turned(build(shared, **constants | {"w": normal(C, 20)}))[0] == 0

@@ -15,7 +15,7 @@ from onnxq.graph.files.load import load
 from onnxq.graph.lookup import Lookup
 from onnxq.graph.passes.normalize import normalize
 from tests.contract import infer
-from tests.models import build, images, normal
+from tests.models import build, constants_of, images, normal
 
 C = 8
 CONV: dict[str, Any] = {"u": normal(C, 3, 3, 3), "ub": normal(C), "w": normal(4, C, 3, 3, seed=1), "wb": normal(4)}
@@ -66,10 +66,6 @@ def assert_same(model: onnx.ModelProto, after: onnx.ModelProto, feeds: list[dict
         np.testing.assert_allclose(got, want, atol=1e-5 * float(np.abs(want).max()), rtol=0)
 
 
-def weights(model: onnx.ModelProto) -> dict[str, Any]:
-    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-
-
 @pytest.mark.parametrize("name", TURNED)
 def test_what_the_model_computes_stays(name: str) -> None:
     signature, middle, constants = TURNED[name]
@@ -77,7 +73,7 @@ def test_what_the_model_computes_stays(name: str) -> None:
     model = build(f"{signature} {{ {FIRST}\n {middle}\n {last} }}", **constants)
     count, after = turned(model)
     assert count == 1
-    assert np.abs(weights(after)["u"] - constants["u"]).max() > 0.1, "nothing has been turned"
+    assert np.abs(constants_of(after)["u"] - constants["u"]).max() > 0.1, "nothing has been turned"
     assert_same(model, after, images(*([1, 3, 9, 9] if signature == IMAGE else [1, 3, 9])))
 
 

@@ -75,7 +75,7 @@ def test_outputs_without_numbers_at_the_start_judge_nothing_and_later_they_fail(
     lost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft = depths()
-    samples = len(trial.held(draft))
+    samples = len(draft.held)
 
     def level(value: float) -> OutputNoise:
         return OutputNoise(np.full(samples, value), 1.0, 0)

@@ -13,7 +13,8 @@ from onnxq.errors import ModelError
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.namer import unique_names
-from tests.graph.helpers import build, f16, f32, i64, ops, random, run
+from tests.graph.helpers import build, ops, random, run
+from tests.models import f16, f32, i64
 
 RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 

@@ -10,7 +10,8 @@ import pytest
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import file_size, to_proto
 from onnxq.graph.traverse import all_nodes
-from tests.graph.helpers import build, i64, random
+from tests.graph.helpers import build, random
+from tests.models import i64
 
 
 def tensors(model: ir.Model) -> list[ir.TensorProtocol]:

@@ -6,7 +6,8 @@ import pytest
 from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_squeezes import cancel_squeezes
 from onnxq.graph.shapes import infer_shapes
-from tests.graph.helpers import apply, build, i64, ops, random
+from tests.graph.helpers import apply, build, ops, random
+from tests.models import i64
 
 
 def change(model: ir.Model) -> list[Note]:

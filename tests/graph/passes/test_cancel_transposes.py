@@ -13,7 +13,8 @@ from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.shapes import infer_shapes
 from onnxq.options.patterns import match, names_of
 from tests.counting import lines_of
-from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
+from tests.graph.helpers import Array, apply, build, ops, random
+from tests.models import f32, i64
 
 
 def cancelled(model: ir.Model) -> list[Note]:

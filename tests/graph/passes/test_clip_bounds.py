@@ -8,7 +8,8 @@ import pytest
 from onnxq.graph.note import Note
 from onnxq.graph.passes.clip_bounds import clip_bounds
 from onnxq.graph.shapes import infer_shapes
-from tests.graph.helpers import apply, build, f32, ops, random
+from tests.graph.helpers import apply, build, ops, random
+from tests.models import f32
 
 FEEDS = {"x": random(2, 4, 5, 5)}
 CONSTANTS = {

@@ -12,7 +12,8 @@ from onnxq.graph.passes import constant_sizes as sizes
 from onnxq.graph.passes import constants as module
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.shapes import infer_shapes
-from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
+from tests.graph.helpers import Array, apply, build, ops, random
+from tests.models import f32, i64
 
 X = {"x": random(4)}
 

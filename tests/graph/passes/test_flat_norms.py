@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from onnxq.graph.passes.normalize import normalize
-from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
+from tests.graph.helpers import Array, apply, build, ops, random
+from tests.models import f32, i64
 
 NUMBERS: dict[str, Array] = {
     "gamma": f32([1, -2, 0.5]),

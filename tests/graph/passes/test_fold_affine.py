@@ -8,7 +8,8 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fold_affine import fold_affine
 from onnxq.graph.shapes import infer_shapes
 from onnxq.options.patterns import match, names_of
-from tests.graph.helpers import Array, apply, build, f32, ops, random
+from tests.graph.helpers import Array, apply, build, ops, random
+from tests.models import f32
 
 TOLERANCE = 2e-6
 

@@ -12,7 +12,8 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants, lift_constants
 from onnxq.graph.passes.fold_batchnorm import fold_batchnorm
 from onnxq.graph.shapes import infer_shapes
-from tests.graph.helpers import Array, apply, build, f32, ops, random, run
+from tests.graph.helpers import Array, apply, build, ops, random, run
+from tests.models import f32
 
 TOLERANCE = 2e-6
 

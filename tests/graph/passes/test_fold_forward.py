@@ -12,7 +12,8 @@ from onnxq.graph.passes.fold_forward import fold_forward
 from onnxq.graph.passes.normalize import normalize
 from onnxq.options import Options
 from onnxq.prepare import Prepared
-from tests.graph.helpers import Array, apply, build, f32, ops, random
+from tests.graph.helpers import Array, apply, build, ops, random
+from tests.models import f32
 
 TOLERANCE = 2e-6
 CONSTANTS: dict[str, Array] = {

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from onnxq.graph.passes.fold_pad import fold_pad
-from tests.graph.helpers import apply, build, f32, i64, ops, random
+from tests.graph.helpers import apply, build, ops, random
+from tests.models import f32, i64
 
 W = random(2, 3, 3, 3)
 

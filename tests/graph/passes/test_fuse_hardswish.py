@@ -9,7 +9,8 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_hardswish import fuse_hardswish
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from tests.graph.helpers import apply, build, f32, ops, random, twice
+from tests.graph.helpers import apply, build, ops, random, twice
+from tests.models import f32
 
 FEEDS = {"u": 6 * random(2, 3, 8)}
 CONSTANTS = {"three": f32(3), "zero": f32(0), "six": f32(6), "sixth": f32(1 / 6), "two": f32(2)}

@@ -9,8 +9,9 @@ from onnxq.graph.passes.fuse_layernorm import fuse_layernorm
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
 from onnxq.graph.values import constant_array
-from tests.graph.helpers import Array, apply, build, f32, i64, ops, random, twice
+from tests.graph.helpers import Array, apply, build, ops, random, twice
 from tests.graph.recognition.test_groups import CONSTANTS, NORMALIZATIONS
+from tests.models import f32, i64
 
 FEEDS = {"u": (0.02 * random(2, 3, 8, seed=1)).astype(np.float32)}
 """Small enough for the epsilon of 1e-5 to count."""

@@ -7,7 +7,8 @@ import pytest
 from onnxq.graph.note import Note
 from onnxq.graph.passes.gather_rows import gather_rows
 from onnxq.graph.shapes import infer_shapes
-from tests.graph.helpers import apply, build, i64, ops, random
+from tests.graph.helpers import apply, build, ops, random
+from tests.models import i64
 
 TABLE = random(5, 3, 4)
 

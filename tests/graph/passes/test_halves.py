@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -18,7 +17,8 @@ from onnxq.graph.files.save import file_size, to_proto
 from onnxq.graph.passes import halves
 from onnxq.graph.passes.halves import store_in_half, widen_halves
 from onnxq.graph.passes.upcast import upcast
-from tests.models import build, feeds_for, images, normal
+from tests.models import build, constants_of, feeds_for, images, normal
+from tests.running import open_session, optimized
 
 
 def half(*shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float16]]:
@@ -35,9 +35,7 @@ def two_layers(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> onn
 
 
 def run(model: onnx.ModelProto, feed: dict[str, Any], *, optimize: bool = True) -> np.ndarray[Any, Any]:
-    options, level = onnxruntime.SessionOptions(), onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    return np.asarray(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed)[0])
+    return np.asarray(open_session(model, optimize=optimize).run(None, feed)[0])
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
@@ -53,7 +51,7 @@ def test_numbers_of_half_precision_take_half_the_bytes_and_stay(kind: Any) -> No
     for optimize in (True, False):
         np.testing.assert_array_equal(run(result, feed, optimize=optimize), run(source, feed, optimize=optimize))
     widen_halves(model)
-    back = {t.name: onnx.numpy_helper.to_array(t) for t in to_proto(model).graph.initializer}
+    back = constants_of(to_proto(model))
     assert [n.op_type for n in model.graph] == ["MatMul", "MatMul"] and set(back) == {"w", "v"}
     np.testing.assert_array_equal(back["w"], onnx.numpy_helper.to_array(source.graph.initializer[0]))
 
@@ -61,10 +59,7 @@ def test_numbers_of_half_precision_take_half_the_bytes_and_stay(kind: Any) -> No
 def test_onnxruntime_widens_them_when_it_loads_the_model(tmp_path: Any) -> None:
     model = loaded(two_layers(half(64, 64), half(64, 64, seed=1)))
     store_in_half(model)
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    onnxruntime.InferenceSession(to_proto(model).SerializeToString(), options)
-    assert "Cast" not in {n.op_type for n in onnx.load(tmp_path / "optimized.onnx").graph.node}
+    assert "Cast" not in {n.op_type for n in optimized(to_proto(model), tmp_path).graph.node}
 
 
 def test_signs_of_zero_and_what_is_no_number_stay() -> None:

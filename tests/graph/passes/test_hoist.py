@@ -7,7 +7,8 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.hoist import hoist
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.values import STANDS_FOR
-from tests.graph.helpers import Array, apply, build, f32, i64, ops, random
+from tests.graph.helpers import Array, apply, build, ops, random
+from tests.models import f32, i64
 
 CONSTANTS: dict[str, Array] = {
     "w": random(6, 4, 1, 3),

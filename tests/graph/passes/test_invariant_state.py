@@ -6,7 +6,8 @@ import onnx
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.passes.normalize import normalize
-from tests.graph.helpers import build, f32, random, run
+from tests.graph.helpers import build, random, run
+from tests.models import f32
 
 LOOP = """g (float[1,4] x) => (float[m,n] y, float[k,m,n] all) {
     last, weight_end, y, all = Loop (trips, , x, w, b) <body = step

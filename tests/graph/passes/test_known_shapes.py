@@ -12,8 +12,8 @@ from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.passes.known_shapes import fold_shapes
 from onnxq.graph.passes.normalize import normalize
 from tests.contract import infer, sqnr
-from tests.graph.helpers import i64, ops
-from tests.models import build, feeds_for, normal
+from tests.graph.helpers import ops
+from tests.models import build, feeds_for, i64, normal
 
 
 @pytest.mark.parametrize(

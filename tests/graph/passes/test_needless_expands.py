@@ -11,7 +11,8 @@ from onnxq.graph.passes.needless_expands import needless_expands
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from tests.graph.helpers import Feeds, apply, build, f32, i64, ops, random
+from tests.graph.helpers import Feeds, apply, build, ops, random
+from tests.models import f32, i64
 
 FEEDS: Feeds = {"x": random(2, 3, 8)}
 

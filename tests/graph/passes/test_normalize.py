@@ -14,7 +14,8 @@ from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import save, to_proto
 from onnxq.graph.passes.normalize import normalize
 from tests.counting import lines_of
-from tests.graph.helpers import Array, apply, build, f32, i64, ops, random, run, signature
+from tests.graph.helpers import Array, apply, build, ops, random, run, signature
+from tests.models import f32, i64
 
 BN = {"s": 1 + random(6, seed=1), "b": random(6, seed=2), "mean": random(6, seed=3), "var": 1 + random(6, seed=4) ** 2}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import onnx
+from pathlib import Path
+
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 from onnxq.graph.files.save import to_proto
@@ -13,6 +13,7 @@ from onnxq.graph.passes.order_gelu import order_gelu
 from onnxq.graph.shapes import infer_shapes
 from tests.graph.helpers import apply, build, ops, random, twice
 from tests.graph.recognition.test_groups import ACTIVATIONS, CONSTANTS
+from tests.running import optimized
 
 FEEDS = {"u": 3 * random(2, 3, 8)}
 HALVED_SUM = "a = Div(x, root2) \n e = Erf(a) \n p = Add(e, one) \n h = Mul(half, p) \n t = Mul(x, h)"
@@ -30,18 +31,14 @@ def ordered(body: str, opset: int = 17) -> tuple[ir.Model, list[Note]]:
     return apply(order, build(text, opset=opset, **CONSTANTS), FEEDS, tolerance=2e-6)
 
 
-def fused_by_onnxruntime(model: ir.Model, path: str) -> set[str]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = path
-    ort.InferenceSession(to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return FUSED & {node.op_type for node in onnx.load(path).graph.node}
+def fused_by_onnxruntime(model: ir.Model, folder: Path) -> set[str]:
+    return FUSED & {node.op_type for node in optimized(to_proto(model), folder).graph.node}
 
 
 @pytest.mark.parametrize("body", [*ACTIVATIONS["gelu"], HALVED_SUM])
-def test_onnxruntime_fuses_the_chain(body: str, tmp_path: object) -> None:
+def test_onnxruntime_fuses_the_chain(body: str, tmp_path: Path) -> None:
     model, _ = ordered(body)
-    assert fused_by_onnxruntime(model, f"{tmp_path}/optimized.onnx")
+    assert fused_by_onnxruntime(model, tmp_path)
     assert "Gelu" not in ops(model)
 
 

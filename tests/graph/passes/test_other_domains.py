@@ -10,7 +10,8 @@ from onnx import shape_inference
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.passes.normalize import normalize
-from tests.graph.helpers import build, f32, random
+from tests.graph.helpers import build, random
+from tests.models import f32
 
 PICTURE = "(float[1, 4, 6, 6] x) => (float[1, 4, h, w] y)"
 ROWS = "(float[2, 3, 8] x) => (float[a, b, c] y)"

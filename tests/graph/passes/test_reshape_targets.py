@@ -12,8 +12,8 @@ from onnxq.graph.files.load import load
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.reshape_targets import fold_targets
 from tests.contract import infer
-from tests.graph.helpers import build, i64, ops
-from tests.models import feeds_for
+from tests.graph.helpers import build, ops
+from tests.models import feeds_for, i64
 
 NUMBERS = {
     "at": np.array(0, np.int64),

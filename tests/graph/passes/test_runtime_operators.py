@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -17,7 +16,9 @@ from onnxq.graph.files.onnx_checker import check
 from onnxq.graph.files.save import to_proto
 from onnxq.graph.traverse import all_nodes
 from onnxq.weight_only import quantize_weights
-from tests.graph.helpers import Array, build, f16, f32, ops, random, run
+from tests.graph.helpers import Array, build, ops, random, run
+from tests.models import f16, f32
+from tests.running import open_session
 
 GAMMA = random(8, seed=2)
 
@@ -129,5 +130,5 @@ def test_verbs_take_them(tmp_path: Path) -> None:
     rewrite(source, None, output=tmp_path / "dynamic.onnx", options=None)
     (expected,) = run(proto, data[0])
     for name in ("static", "weights", "dynamic"):
-        session = ort.InferenceSession(tmp_path / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        session = open_session(tmp_path / f"{name}.onnx")
         assert np.abs(session.run(None, data[0])[0] - expected).max() < 0.05 * np.abs(expected).max()

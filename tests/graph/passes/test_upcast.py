@@ -13,8 +13,9 @@ from onnxq.graph.passes.upcast import GENERIC, upcast
 from onnxq.graph.traverse import all_graphs
 from onnxq.options import Options
 from onnxq.prepare import Prepared
-from tests.graph.helpers import Feeds, apply, build, i64, ops, random, run, signature
+from tests.graph.helpers import Feeds, apply, build, ops, random, run, signature
 from tests.installed import needs
+from tests.models import i64
 
 HALF = np.float16
 

@@ -13,7 +13,8 @@ from onnxq.graph.recognition import recognize
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.recognition.region import compute
 from onnxq.graph.shapes import infer_shapes
-from tests.graph.helpers import Array, build, f32, i64, random
+from tests.graph.helpers import Array, build, random
+from tests.models import f32, i64
 
 CONSTANTS: dict[str, Array] = {
     "root2": np.float32(2**0.5),

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 from onnxq.graph.recognition.saturation import bounds
 from tests.models import build
+from tests.running import open_session
 
 CALLS = (
     *("Celu <alpha = 2.0> (t)", "Clip (t, low, high)", "Elu <alpha = 1.5> (t)", "Erf (t)", "Gelu (t)"),
@@ -35,7 +35,7 @@ def test_beyond_them_nothing_changes(call: str, bits: int) -> None:
     function = model(f"y = {call}")
     low, high = found(function, bits)
     assert math.isfinite(low) or math.isfinite(high)
-    session = ort.InferenceSession(ir.to_proto(function).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(ir.to_proto(function))
     x = np.linspace(-40, 40, 8001, dtype=np.float32)
     exact, clipped = (session.run(None, {"x": -v})[0] for v in (x, np.clip(x, low, high).astype(np.float32)))
     assert np.abs(exact - clipped).max() < 2 * 2.0 ** -(bits + 3)

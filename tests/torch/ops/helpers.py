@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
 from tests.models import build
+from tests.running import open_session
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 
@@ -41,11 +41,7 @@ def assert_same(model: ir.Model, serialized: bytes, feeds: dict[str, Array], lim
     """Run a model here and there."""
     from onnxq.torch.executor import Executor
 
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+    session = open_session(serialized, optimize=False)
     names = [output.name for output in session.get_outputs()]
     wanted = dict(zip(names, session.run(None, feeds), strict=True))
     with torch.no_grad():

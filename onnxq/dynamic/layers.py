@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxq.graph.passes.chain import input_of, is_read
 from onnxq.graph.recognition.region import ELEMENTWISE
 from onnxq.graph.traverse import all_nodes, full_type
-from onnxq.graph.values import is_constant
+from onnxq.graph.values import input_of, is_constant, is_read
 from onnxq.integer_operators import QUANTIZERS
 from onnxq.options import Options
 from onnxq.options.selection import Selection

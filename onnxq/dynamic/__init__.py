@@ -23,7 +23,7 @@ from onnxq.backend_choice import backend_named
 from onnxq.calibration.reduced import reduced_numbers
 from onnxq.calibration.weights import weight_range
 from onnxq.console.progress import Reporter, Silent
-from onnxq.dynamic_layers import layers_to_quantize, whole_attention
+from onnxq.dynamic.layers import layers_to_quantize, whole_attention
 from onnxq.errors import OutputError
 from onnxq.for_processor import reduces
 from onnxq.graph.files.save import save
@@ -33,8 +33,7 @@ from onnxq.graph.values import constant_array
 from onnxq.locations import spare
 from onnxq.measuring.final_check import first_look
 from onnxq.measuring.samples_to_judge import samples_to_judge
-from onnxq.notes.aloud import say
-from onnxq.notes.cautions import poor, slower_than_float, vague
+from onnxq.notes.cautions import slower_than_float
 from onnxq.numbers import unusable_constants
 from onnxq.options import ImageOptions, Options
 from onnxq.plan import Kept, Plan
@@ -45,7 +44,7 @@ from onnxq.qparams import QParams
 from onnxq.quantized import Quantized
 from onnxq.ranged import from_range
 from onnxq.render.ranges_at_run import take_ranges_at_run
-from onnxq.rewritten import HOME, Rewritten, nothing_done, refuse_unused
+from onnxq.rewritten import HOME, Rewritten, nothing_done, refuse_unused, told
 
 __all__ = ["HELP", "NAME", "PARAMETERS", "STAGE", "TITLE", "require", "rewrite", "runs_in_integers"]
 
@@ -137,16 +136,9 @@ def rewrite(
             **options.session,
         ).completed()
         advance(1)
-    told = (
-        *prepared.warnings,
-        *([] if made.quantized or made.stored else [nothing_done(made.refused, _NOTHING)]),
-        *checked.warnings,
-        *slower_than_float(made.quantized, made.stored, checked),
-        *vague(checked, there),
-        *poor(checked, options),
-    )
-    checked = replace(checked, warnings=told)
-    say(checked)
+    nothing = [] if made.quantized or made.stored else [nothing_done(made.refused, _NOTHING)]
+    slow = slower_than_float(made.quantized, made.stored, checked)
+    checked = told(checked, options, [*prepared.warnings, *nothing], slow=slow, there=there)
     files = save(made.model, output)
     only_stored = made.stored and not made.quantized
     notes = ["nothing runs in integers: weights are stored as integers alone"] if only_stored else []

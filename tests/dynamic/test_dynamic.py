@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import onnxq
@@ -21,7 +20,8 @@ from onnxq.measuring.verification import Verification
 from onnxq.ort.overflow import products_overflow
 from onnxq.prepare import Prepared
 from tests.installed import needs
-from tests.models import build, feeds_for, normal, renamed
+from tests.models import build, feeds_for, normal, renamed, verified_sqnr
+from tests.running import infer
 
 
 def _model() -> onnx.ModelProto:
@@ -46,8 +46,7 @@ def _model() -> onnx.ModelProto:
 
 
 def _run(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+    return {name: arrays[0] for name, arrays in infer(path, [feeds], optimize=True).items()}
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
@@ -155,7 +154,7 @@ def test_bodies(tmp_path: Path) -> None:
     feeds = [{"x": normal(4, 32, scale=1.0), "c": np.array(k == 0)} for k in range(2)]
     result = dynamic.rewrite(source, feeds, output=output)
     assert list(result.quantized.values()) == ["MatMul"]
-    assert result.verification.worst is not None and result.verification.worst[1].sqnr > 30
+    assert verified_sqnr(result) > 30
 
 
 def test_nothing_to_quantize(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from onnxq.one_thread import one_blas_thread
+from onnxq.process.one_thread import one_blas_thread
 
 
 def threads() -> set[int]:
