@@ -31,9 +31,9 @@ import onnx_ir as ir
 from onnxq.backend import OpRule
 from onnxq.backends import litert
 from onnxq.errors import OptionError
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import set_constant
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.render import dynamic_fake_quantize

@@ -26,13 +26,14 @@ from onnxq.backend import Backend, Format, Kind, OpRule
 from onnxq.checks.findings import Finding
 from onnxq.errors import BackendError
 from onnxq.file_system import write_text
+from onnxq.graph.edits import stand_for
 from onnxq.graph.files.load_named import load_named
 from onnxq.graph.files.save import save
 from onnxq.graph.note import Note
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_constants, all_graphs, all_nodes
-from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, stand_for
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of
 from onnxq.options import Options
 from onnxq.plan import Plan
 from onnxq.qparams import QParams

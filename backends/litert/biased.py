@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.between_reshapes import between_reshapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, only_reader, replace_nodes, stand_for
+from onnxq.graph.values import constant_array, only_reader
 
 __all__ = ["biased_products"]
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import (
-    constant_array,
-    input_of,
-    is_constant,
-    rank_of,
-    remove_nodes,
-    rename_output,
-    set_constant,
-    stand_for,
-    static_shape,
-)
+from onnxq.graph.values import constant_array, input_of, is_constant, rank_of, static_shape
 
 __all__ = ["ONE_AXIS", "for_pnnx"]
 

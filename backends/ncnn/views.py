@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.merge_axes import merge_axes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import only_reader, rank_of, remove_nodes, set_constant, static_shape
+from onnxq.graph.values import only_reader, rank_of, static_shape
 
 __all__ = ["MOST", "fewer_axes", "too_many_axes"]
 

@@ -12,9 +12,10 @@ import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.kernels import BLOCK, FOURS, STORED, quantizer_behind
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, static_shape
 
 __all__ = ["fill_up_channels", "filled_up"]
 

@@ -25,11 +25,12 @@ from onnxq.backends.onnxruntime.over_channels import (
 from onnxq.backends.onnxruntime.spectra import dft, stft
 from onnxq.backends.onnxruntime.warps import grid_sample
 from onnxq.backends.onnxruntime.weighted import cubic, of_volumes
+from onnxq.graph.edits import remove_nodes, rename_output
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, remove_nodes, rename_output
+from onnxq.graph.values import AnyArray, constant_array
 
 __all__ = ["write_fast"]
 

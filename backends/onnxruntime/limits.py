@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.picking import sized_by_numbers
 from onnxq.graph.traverse import all_nodes, subgraphs
-from onnxq.graph.values import only_reader, rank_of, set_constant, size_along
+from onnxq.graph.values import only_reader, rank_of, size_along
 from onnxq.numbers import fit_biases
 from onnxq.rows import plain_average_pool
 

@@ -14,9 +14,10 @@ import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.kernels import quantizer_behind
 from onnxq.backends.onnxruntime.side_by_side import Writer, put_side_by_side, sizes_of
+from onnxq.graph.edits import remove_nodes
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, only_reader, remove_nodes, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, only_reader, static_shape
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan

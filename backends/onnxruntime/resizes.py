@@ -14,9 +14,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.backends.onnxruntime.side_by_side import Writer, quantizer_alike, requantize, row_of, size_of, sizes_of
+from onnxq.graph.edits import remove_nodes, rename_output
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output
+from onnxq.graph.values import constant_array
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan

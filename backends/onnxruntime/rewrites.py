@@ -35,11 +35,12 @@ from onnxq.backends.onnxruntime.weights import (
     widen_at_load,
 )
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import store_in_half
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, input_of, is_constant, is_stored, rank_of, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, is_stored, rank_of
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan

@@ -12,8 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.onnxruntime.kernels import BYTES
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import AnyArray, constant_array, only_reader, rank_of, set_constant
+from onnxq.graph.values import AnyArray, constant_array, only_reader, rank_of
 
 __all__ = ["Writer", "put_side_by_side", "quantizer_alike", "requantize", "row_of", "size_of", "sizes_of"]
 

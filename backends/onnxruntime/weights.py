@@ -8,21 +8,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import remove_nodes, replace_nodes, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import (
-    constant_array,
-    input_of,
-    is_constant,
-    is_stored,
-    only_reader,
-    rank_of,
-    reads_as_much,
-    remove_nodes,
-    replace_nodes,
-    set_constant,
-)
+from onnxq.graph.values import constant_array, input_of, is_constant, is_stored, only_reader, rank_of, reads_as_much
 
 if TYPE_CHECKING:
     from onnxq.plan import Plan

@@ -6,10 +6,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.openvino.multiplied import scaled_twice
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, input_of, set_constant
+from onnxq.graph.values import constant_array, input_of
 
 __all__ = ["zero_biases"]
 

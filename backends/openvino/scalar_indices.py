@@ -6,10 +6,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.openvino.integers import from_integers
+from onnxq.graph.edits import replace_nodes, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import SAME_NUMBERS, constant_array, rank_of, replace_nodes, set_constant
+from onnxq.graph.values import SAME_NUMBERS, constant_array, rank_of
 
 __all__ = ["scalar_indices"]
 

@@ -9,18 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.backends.openvino.integers import MOVES
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import (
-    constant_array,
-    is_constant,
-    only_reader,
-    rank_of,
-    remove_nodes,
-    rename_output,
-    set_constant,
-)
+from onnxq.graph.values import constant_array, is_constant, only_reader, rank_of
 
 __all__ = ["scaled_tables"]
 

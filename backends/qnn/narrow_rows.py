@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import SAME_NUMBERS, is_constant, replace_nodes, static_shape
+from onnxq.graph.values import SAME_NUMBERS, is_constant, static_shape
 
 __all__ = ["widen_rows"]
 

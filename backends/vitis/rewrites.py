@@ -19,23 +19,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, replace_nodes, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.lone_norms import lone_norms
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import (
-    COMPUTES_OTHER,
-    LEFT_ALONE,
-    constant_array,
-    input_of,
-    remove_nodes,
-    rename_output,
-    replace_nodes,
-    scalar,
-    set_constant,
-)
+from onnxq.graph.values import COMPUTES_OTHER, LEFT_ALONE, constant_array, input_of, scalar
 
 __all__ = ["bounds_of", "factor", "is_dpu_hard_sigmoid", "rewrite", "without_factors"]
 

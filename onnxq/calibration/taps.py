@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from onnxq.calibration.workbench import Workbench
 from onnxq.errors import ModelError
+from onnxq.graph.edits import remove_nodes
 from onnxq.graph.passes.prune import remove_unread
-from onnxq.graph.values import constant_array, remove_nodes
+from onnxq.graph.values import constant_array
 
 __all__ = ["Tapped", "tap"]
 

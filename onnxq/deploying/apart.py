@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import KEPT
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import constant_array, set_constant
+from onnxq.graph.values import constant_array
 from onnxq.plan import Site
 from onnxq.quantized import Quantized
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.layer import Channels, Layer, Refusal, Shared, find_layer
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import NOT_FOLDED, Note
@@ -19,7 +20,7 @@ from onnxq.graph.passes.fold_batchnorm import batchnorm_affine
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.passes.tied_tables import tables_of
 from onnxq.graph.traverse import all_graphs, describe
-from onnxq.graph.values import constant_array, set_constant
+from onnxq.graph.values import constant_array
 from onnxq.plan import Plan, Site
 from onnxq.qparams import QParams, dequantize, fake_quantize, quantize
 from onnxq.ranged import MIN_SCALE

@@ -7,8 +7,8 @@ from collections.abc import Container
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import set_constant
 from onnxq.plan import Edge
 
 __all__ = ["bound_behind"]

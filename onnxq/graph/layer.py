@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, rank_of, set_constant
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, rank_of
 
 __all__ = [
     "FLOATS",

@@ -20,8 +20,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.domains import TENSORRT
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import set_constant
 from onnxq.grids import float4, float8
 from onnxq.ort.fp4_in_float import BLOCK, DYNAMIC
 from onnxq.weight_only.find import Matrix

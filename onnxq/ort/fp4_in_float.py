@@ -17,10 +17,10 @@ import onnx.parser
 import onnx_ir as ir
 
 from onnxq.graph.domains import TENSORRT
+from onnxq.graph.edits import remove_nodes, rename_output, replace_value
 from onnxq.graph.fake_quantize_function import DOMAIN, VERSION
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes, with_subgraphs
-from onnxq.graph.values import remove_nodes, rename_output, replace_value
 
 __all__ = ["BLOCK", "DYNAMIC", "in_float", "is_fp4"]
 

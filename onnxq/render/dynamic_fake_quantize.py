@@ -19,8 +19,8 @@ from __future__ import annotations
 import onnx.parser
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, replace_value
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import remove_nodes, replace_value
 from onnxq.render.fake_quantize import DOMAIN, VERSION
 
 __all__ = ["NAME", "OPSET", "node", "register", "take_out"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxq.graph.domains import OF_QUANTIZERS
+from onnxq.graph.edits import replace_nodes
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, is_stored, only_reader, rank_of, replace_nodes
+from onnxq.graph.values import constant_array, is_stored, only_reader, rank_of
 
 __all__ = ["axis_of_table", "scale_early", "unpack_early"]
 

@@ -14,11 +14,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import remove_nodes, rename_output
 from onnxq.graph.known import array_once
 from onnxq.graph.namer import Namer
 from onnxq.graph.order import sort_nodes
 from onnxq.graph.passes.prune import remove_unread
-from onnxq.graph.values import is_constant, remove_nodes, rename_output
+from onnxq.graph.values import is_constant
 from onnxq.plan import Site
 from onnxq.qparams import QParams, quantize
 from onnxq.quantized import Quantized

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from onnxq.backend import Format
 from onnxq.console.terminal import listed, plural
+from onnxq.graph.edits import replace_nodes, set_constant
 from onnxq.graph.fake_quantize_function import DOMAIN as OWN
 from onnxq.graph.fake_quantize_function import NAME as FAKE_QUANTIZE
 from onnxq.graph.files.qonnx import DOMAIN
@@ -34,7 +35,7 @@ from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.shapes import forget_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import is_constant, replace_nodes, set_constant
+from onnxq.graph.values import is_constant
 from onnxq.quantized import Quantized
 from onnxq.render.limits import bounds
 from onnxq.render.on_its_grid import stored_on_grid

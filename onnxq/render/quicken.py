@@ -19,10 +19,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_unread
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array
 from onnxq.grids import logarithmic
 from onnxq.render import fake_quantize, nnie_quantize
 from onnxq.render.wiring import add_initializer, describe

@@ -14,10 +14,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, input_of, is_constant, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 
 __all__ = ["take_ranges_at_run", "unsaid"]
 

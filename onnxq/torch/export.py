@@ -13,13 +13,14 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import rename_output, set_constant
 from onnxq.graph.files.load import load
 from onnxq.graph.files.save import save
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.passes.normalize import normalize
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, rename_output, set_constant
+from onnxq.graph.values import constant_array
 from onnxq.locations import made_folder, require_file
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import fake_quantize, nnie_quantize

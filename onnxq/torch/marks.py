@@ -12,10 +12,11 @@ import onnx_ir as ir
 import torch
 
 from onnxq.calibration.statistics import TensorStatistics
+from onnxq.graph.edits import remove_nodes, replace_value, set_constant
 from onnxq.graph.files.load import load
 from onnxq.graph.namer import Namer, unique_names
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, input_of, is_constant, remove_nodes, replace_value, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 from onnxq.plan import Edge
 from onnxq.torch.composites import opened_between
 from onnxq.torch.insertion import IN_PLACE, map_tensors

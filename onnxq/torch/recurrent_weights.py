@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, set_constant
+from onnxq.graph.values import constant_array
 from onnxq.render import fake_quantize
 from onnxq.torch.marks import RECURRENT
 

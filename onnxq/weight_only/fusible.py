@@ -17,8 +17,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import only_reader, set_constant, size_along
+from onnxq.graph.values import only_reader, size_along
 
 __all__ = ["let_fuse"]
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import rename_output
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.fused_heads import widths
 from onnxq.graph.passes.fused_masks import is_plain_mask
-from onnxq.graph.values import input_of, is_read, rename_output
+from onnxq.graph.values import input_of, is_read
 from onnxq.weight_only.why_float import shape_of
 
 __all__ = ["can_be_parted", "part"]

@@ -29,8 +29,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import replace_nodes
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import input_of, replace_nodes
+from onnxq.graph.values import input_of
 from onnxq.weight_only.experts import as_qmoe, expert_tensors
 from onnxq.weight_only.find import EXPERTS, Matrix
 from onnxq.weight_only.fusible import let_fuse

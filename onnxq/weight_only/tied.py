@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.unmapped import read, read_rows
-from onnxq.graph.values import set_constant
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import chunks
 from onnxq.weight_only.recipe import Recipe

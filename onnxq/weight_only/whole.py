@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import set_constant
 from onnxq.weight_only.find import Matrix
 from onnxq.weight_only.grid import Coded, block_size
 from onnxq.weight_only.tensors import packed_tensor

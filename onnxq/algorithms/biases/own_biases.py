@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from onnxq.algorithm import Draft
 from onnxq.algorithms.common.quantized_layer import QuantizedLayer, quantized_layers
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, input_of, is_constant, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant
 from onnxq.plan import Edge, Site
 from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, PerTensor, QuantSpec

@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.algorithms.channels.pairs import scale_output
+from onnxq.graph.edits import set_constant
 from onnxq.graph.layer import Channels, Layer, Refusal, find_layer, replace_constant
 from onnxq.graph.lookup import Lookup
 from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.groups import find_groups
-from onnxq.graph.values import constant_array, input_of, is_constant, only_reader, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, only_reader
 
 __all__ = ["Division", "Divisor", "divide", "insert_division"]
 

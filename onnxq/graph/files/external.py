@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxq.errors import ModelError
+from onnxq.graph.edits import remove_nodes, replace_by_constant
 from onnxq.graph.skeleton import SMALL
 from onnxq.graph.traverse import with_subgraphs
-from onnxq.graph.values import remove_nodes, replace_by_constant, tensor_of
+from onnxq.graph.values import tensor_of
 
 __all__ = ["attach_external_data", "read_inner_tensors"]
 

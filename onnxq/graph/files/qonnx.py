@@ -18,12 +18,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import replace_nodes, set_constant
 from onnxq.graph.fake_quantize_function import DOMAIN as OWN
 from onnxq.graph.fake_quantize_function import NAME, register
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.constants import constant_tensor
 from onnxq.graph.traverse import all_nodes, full_type
-from onnxq.graph.values import array_of, replace_nodes, set_constant
+from onnxq.graph.values import array_of
 
 __all__ = ["DOMAIN", "GIVEN_AS", "read_quant_nodes"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, set_constant, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constants import fold_constants
 from onnxq.graph.recognition.masks import LEAST
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import constant_array
 
 __all__ = ["added_masks"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, replace_value, set_constant, stand_for
 from onnxq.graph.layer import Channels, Layer, Refusal, Shared, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe
-from onnxq.graph.values import remove_nodes, rename_output, replace_value, set_constant, stand_for
 
 __all__ = ["fold_into_next", "fold_into_previous"]
 

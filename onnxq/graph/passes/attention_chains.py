@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import rename_output
 from onnxq.graph.passes.chain import Chain
-from onnxq.graph.values import rank_of, rename_output, size_along
+from onnxq.graph.values import rank_of, size_along
 
 __all__ = [
     "attention",

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import SAME_NUMBERS, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import SAME_NUMBERS
 
 __all__ = ["between_reshapes"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, replace_value
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, remove_nodes, replace_value
+from onnxq.graph.values import constant_array
 
 __all__ = ["cancel_squeezes", "squeezed_axes"]
 

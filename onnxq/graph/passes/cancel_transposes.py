@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, replace_value, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.permuted import can_permute, keeps_order, permute
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import rank_of, remove_nodes, rename_output, replace_value, stand_for
+from onnxq.graph.values import rank_of
 
 __all__ = ["cancel_transposes"]
 

@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
 
+from onnxq.graph.edits import set_constant, stand_for
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import input_of, set_constant, stand_for
+from onnxq.graph.values import input_of
 
 __all__ = ["Chain"]
 

@@ -10,10 +10,11 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, set_constant, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, rank_of, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import constant_array, rank_of
 
 __all__ = ["clip_bounds"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, set_constant, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import AnyArray, constant_array
 
 __all__ = ["constant_divisors"]
 

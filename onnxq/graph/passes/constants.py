@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, replace_by_constant
 from onnxq.graph.evaluate import evaluate
 from onnxq.graph.note import Note
 from onnxq.graph.passes.constant_sizes import MAX_RESULT_BYTES, within_bounds
 from onnxq.graph.passes.known_shapes import fold_shapes
 from onnxq.graph.traverse import all_graphs, subgraphs
-from onnxq.graph.values import is_constant, remove_nodes, replace_by_constant, tensor_of
+from onnxq.graph.values import is_constant, tensor_of
 
 __all__ = ["constant_tensor", "fold_constants", "lift_constants"]
 

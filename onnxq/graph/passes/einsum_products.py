@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array
 
 __all__ = ["einsum_products"]
 

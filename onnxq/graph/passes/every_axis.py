@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, input_of, rank_of, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, rank_of, static_shape
 
 __all__ = ["every_axis"]
 

@@ -9,10 +9,10 @@ import onnx.defs
 import onnx_ir as ir
 from onnx_ir.serde import deserialize_attribute
 
+from onnxq.graph.edits import replace_nodes
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import replace_nodes
 
 __all__ = ["FIRST", "LAST", "expand_doubles"]
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant, stand_for
 from onnxq.graph.layer import Refusal
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fold_batchnorm import batchnorm_affine
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import is_constant, only_reader, remove_nodes, rename_output, set_constant, stand_for
+from onnxq.graph.values import is_constant, only_reader
 
 __all__ = ["flat_norms"]
 

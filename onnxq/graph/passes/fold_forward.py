@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, replace_value
 from onnxq.graph.layer import FLOATS, Layer, Refusal, as_layer, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
@@ -21,7 +22,7 @@ from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, only_reader, remove_nodes, replace_value
+from onnxq.graph.values import constant_array, only_reader
 
 __all__ = ["fold_forward"]
 

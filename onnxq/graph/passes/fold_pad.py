@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, replace_value
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, input_of, only_reader, remove_nodes, replace_value
+from onnxq.graph.values import constant_array, input_of, only_reader
 
 __all__ = ["fold_pad"]
 

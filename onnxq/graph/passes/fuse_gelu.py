@@ -8,10 +8,10 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, stand_for
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.recognition.region import compute
-from onnxq.graph.values import replace_nodes, stand_for
 
 __all__ = ["GELU_OPSET", "fuse_gelu", "gelu_chains", "has_gelu_chain"]
 

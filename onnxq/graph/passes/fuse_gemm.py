@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, stand_for
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import is_constant, only_reader, rank_of, replace_nodes, stand_for, static_shape
+from onnxq.graph.values import is_constant, only_reader, rank_of, static_shape
 
 __all__ = ["fuse_gemm"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, stand_for
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.recognition.region import compute
-from onnxq.graph.values import replace_nodes, stand_for
 
 __all__ = ["fuse_hardswish"]
 

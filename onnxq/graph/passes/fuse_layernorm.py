@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import replace_nodes, set_constant, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.recognition.region import REDUCTIONS, axes_of, compute
-from onnxq.graph.values import rank_of, replace_nodes, scalar, set_constant, stand_for
+from onnxq.graph.values import rank_of, scalar
 
 __all__ = ["LAYERNORM_OPSET", "fuse_layernorm", "has_layernorm_chain"]
 

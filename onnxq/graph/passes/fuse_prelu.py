@@ -5,19 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, replace_nodes, set_constant, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import (
-    AnyArray,
-    constant_array,
-    input_of,
-    only_reader,
-    remove_nodes,
-    replace_nodes,
-    set_constant,
-    stand_for,
-)
+from onnxq.graph.values import AnyArray, constant_array, input_of, only_reader
 
 __all__ = ["fuse_prelu"]
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import rename_output
 from onnxq.graph.passes.attention_chains import rms
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.fused_heads import (
@@ -22,7 +23,7 @@ from onnxq.graph.passes.fused_heads import (
     multi_head_attention,
     rotary_embedding,
 )
-from onnxq.graph.values import input_of, is_read, rank_of, rename_output
+from onnxq.graph.values import input_of, is_read, rank_of
 
 __all__ = ["FUSED", "FUSED_WRITERS", "IS_PLAIN_FUSED", "erf_gelu", "swish", "tanh_gelu"]
 

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import rename_output
 from onnxq.graph.passes.attention_chains import by_head, causal, count, present, rotated
 from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.fused_masks import is_of_new_keys, is_plain_mask, same_size
-from onnxq.graph.values import constant_array, input_of, is_read, rank_of, rename_output, size_along
+from onnxq.graph.values import constant_array, input_of, is_read, rank_of, size_along
 
 __all__ = [
     "attention",

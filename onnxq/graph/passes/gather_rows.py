@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, replace_nodes
 from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_squeezes import squeezed_axes
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import remove_nodes, replace_nodes
 
 __all__ = ["gather_rows"]
 

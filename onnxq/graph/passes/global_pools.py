@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.recognition.region import axes_of
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import replace_nodes, stand_for
 
 __all__ = ["global_pools"]
 

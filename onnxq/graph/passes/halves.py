@@ -15,11 +15,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import remove_nodes, replace_value, set_constant
 from onnxq.graph.known import once
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.upcast import HALVES
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import array_of, constant_array, is_constant, remove_nodes, replace_value, set_constant
+from onnxq.graph.values import array_of, constant_array, is_constant
 from onnxq.graph.widened import Widened
 
 __all__ = ["store_in_half", "widen_halves"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, set_constant, stand_for
 from onnxq.graph.layer import find_layer
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fold_affine import fold_affine
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import only_reader, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import only_reader
 
 __all__ = ["hard_sigmoids"]
 

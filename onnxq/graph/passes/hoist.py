@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import rename_output, set_constant, stand_for
 from onnxq.graph.layer import Refusal, find_layer
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.cancel_squeezes import squeezed_axes
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import AnyArray, constant_array, only_reader, rank_of, rename_output, set_constant, stand_for
+from onnxq.graph.values import AnyArray, constant_array, only_reader, rank_of
 
 __all__ = ["hoist"]
 

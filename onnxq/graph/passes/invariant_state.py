@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, replace_value
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import remove_nodes, rename_output, replace_value
 
 __all__ = ["free_invariant_state"]
 

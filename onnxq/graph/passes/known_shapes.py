@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import remove_nodes, replace_by_constant
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, input_of, remove_nodes, replace_by_constant, static_shape
+from onnxq.graph.values import constant_array, input_of, static_shape
 
 __all__ = ["fold_shapes"]
 

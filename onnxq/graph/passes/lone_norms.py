@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, set_constant, stand_for
 from onnxq.graph.layer import Refusal
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fold_batchnorm import batchnorm_affine
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import LEFT_ALONE, AnyArray, rank_of, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import LEFT_ALONE, AnyArray, rank_of
 
 __all__ = ["lone_norms"]
 

@@ -8,10 +8,11 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import only_reader, set_constant
+from onnxq.graph.values import only_reader
 
 __all__ = ["merge_axes"]
 

@@ -9,10 +9,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.alone import run_alone
+from onnxq.graph.edits import replace_nodes, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, replace_nodes, set_constant, static_shape
+from onnxq.graph.values import constant_array, is_constant, static_shape
 
 __all__ = ["is_nearest", "nearest_gathers"]
 

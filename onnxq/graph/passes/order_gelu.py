@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxq.graph.edits import replace_nodes, stand_for
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.fuse_gelu import gelu_chains
 from onnxq.graph.passes.write_out import write
 from onnxq.graph.recognition.groups import Group
 from onnxq.graph.shapes import infer_shapes
-from onnxq.graph.values import replace_nodes, scalar, stand_for
+from onnxq.graph.values import scalar
 
 __all__ = ["order_gelu"]
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import SAME_NUMBERS, set_constant
+from onnxq.graph.values import SAME_NUMBERS
 
 __all__ = ["padded_means"]
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.recognition.region import axes_of
-from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, rank_of, set_constant, static_shape
+from onnxq.graph.values import AnyArray, constant_array, input_of, is_constant, rank_of, static_shape
 
 __all__ = ["PERMUTABLE", "can_permute", "keeps_order", "permute"]
 

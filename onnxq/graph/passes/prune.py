@@ -10,9 +10,10 @@ import numpy as np
 import onnx.defs
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output, replace_value
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, input_of, remove_nodes, rename_output, replace_value
+from onnxq.graph.values import constant_array, input_of
 
 __all__ = ["KEPT", "eliminate_identity", "remove_dead", "remove_unread"]
 

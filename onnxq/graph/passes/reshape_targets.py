@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, is_constant, set_constant
+from onnxq.graph.values import constant_array, is_constant
 
 __all__ = ["fold_targets"]
 

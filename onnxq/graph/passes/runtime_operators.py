@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import with_subgraphs
-from onnxq.graph.values import rank_of, remove_nodes, rename_output
+from onnxq.graph.values import rank_of
 
 __all__ = ["expand_runtime_operators"]
 

@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import replace_value
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import array_of, is_constant, replace_value
+from onnxq.graph.values import array_of, is_constant
 from onnxq.graph.widened import Widened
 
 __all__ = ["share_constants"]

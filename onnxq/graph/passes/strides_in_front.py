@@ -7,11 +7,12 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import SAME_NUMBERS, is_constant, set_constant, static_shape
+from onnxq.graph.values import SAME_NUMBERS, is_constant, static_shape
 
 __all__ = ["picks_elements", "strides_in_front"]
 

@@ -11,11 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import replace_nodes, set_constant, stand_for
 from onnxq.graph.layer import FLOATS, Refusal, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import AnyArray, constant_array, input_of, rank_of, replace_nodes, set_constant, stand_for
+from onnxq.graph.values import AnyArray, constant_array, input_of, rank_of
 
 __all__ = ["unfuse"]
 

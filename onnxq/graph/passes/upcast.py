@@ -6,11 +6,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.domains import MICROSOFT, STANDARD
+from onnxq.graph.edits import replace_value
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs, all_nodes
-from onnxq.graph.values import array_of, replace_value, tensor_of
+from onnxq.graph.values import array_of, tensor_of
 from onnxq.graph.widened import Widened
 
 __all__ = ["GENERIC", "HALVES", "upcast"]

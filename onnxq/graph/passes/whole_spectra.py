@@ -6,10 +6,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.dft import dft_axis
+from onnxq.graph.edits import replace_nodes, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import input_of, integer, replace_nodes, set_constant, size_along
+from onnxq.graph.values import input_of, integer, size_along
 
 __all__ = ["whole_spectra"]
 

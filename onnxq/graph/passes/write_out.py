@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import onnx_ir as ir
 
+from onnxq.graph.edits import remove_nodes, rename_output
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
 from onnxq.graph.passes.attention_chains import (
@@ -22,7 +23,7 @@ from onnxq.graph.passes.chain import Chain
 from onnxq.graph.passes.fused_chains import FUSED, FUSED_WRITERS, IS_PLAIN_FUSED, erf_gelu, swish, tanh_gelu
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_nodes, full_type
-from onnxq.graph.values import constant_array, remove_nodes, rename_output
+from onnxq.graph.values import constant_array
 
 __all__ = ["COMPOSITE", "NEWEST", "OPSET_OF_FUSED", "can_be_written", "has_any", "write", "write_out"]
 

@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.domains import OF_QUANTIZERS
+from onnxq.graph.edits import remove_nodes, rename_output, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, input_of, remove_nodes, rename_output, set_constant
+from onnxq.graph.values import constant_array, input_of
 from onnxq.render.qoperator.builders import MOVES
 
 __all__ = ["LAYOUTS", "Layout", "expand"]

@@ -8,18 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.domains import MICROSOFT
+from onnxq.graph.edits import remove_nodes, rename_output, replace_value, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import (
-    constant_array,
-    is_stored,
-    only_reader,
-    remove_nodes,
-    rename_output,
-    replace_value,
-    set_constant,
-)
+from onnxq.graph.values import constant_array, is_stored, only_reader
 from onnxq.render.limits import bounds
 from onnxq.render.qoperator.builders import BUILDERS, MOVES, may_move
 from onnxq.render.qoperator.units import (

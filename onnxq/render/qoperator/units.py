@@ -11,8 +11,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from onnxq.graph.domains import OF_QUANTIZERS
+from onnxq.graph.edits import set_constant
 from onnxq.graph.namer import Namer
-from onnxq.graph.values import constant_array, input_of, is_constant, only_reader, set_constant
+from onnxq.graph.values import constant_array, input_of, is_constant, only_reader
 
 __all__ = [
     "Grid",

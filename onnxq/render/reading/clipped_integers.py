@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.domains import OF_QUANTIZERS
+from onnxq.graph.edits import remove_nodes, set_constant
 from onnxq.graph.evaluate import evaluate
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import all_nodes
-from onnxq.graph.values import constant_array, is_constant, remove_nodes, set_constant
+from onnxq.graph.values import constant_array, is_constant
 from onnxq.qparams import QParams
 from onnxq.spec import QuantSpec
 

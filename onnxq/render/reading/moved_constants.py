@@ -13,8 +13,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxq.graph.edits import remove_nodes, replace_by_constant
 from onnxq.graph.evaluate import evaluate
-from onnxq.graph.values import AnyArray, constant_array, is_constant, remove_nodes, replace_by_constant
+from onnxq.graph.values import AnyArray, constant_array, is_constant
 from onnxq.qparams import QParams
 from onnxq.spec import PerChannel, PerTensor
 

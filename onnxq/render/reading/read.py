@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from onnxq.backend import Backend
 from onnxq.errors import ModelError
 from onnxq.graph.domains import OF_QUANTIZERS
+from onnxq.graph.edits import rename_output, set_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.passes.halves import widen_halves
 from onnxq.graph.passes.prune import KEPT, remove_dead
 from onnxq.graph.traverse import all_nodes, describe
-from onnxq.graph.values import constant_array, is_constant, rename_output, set_constant
+from onnxq.graph.values import constant_array, is_constant
 from onnxq.plan import Plan
 from onnxq.qparams import QParams, dequantize
 from onnxq.quantized import Quantized
