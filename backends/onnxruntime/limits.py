@@ -55,7 +55,7 @@ def several(node: ir.Node) -> str | None:
     if size is not None and size > 1:
         return None
     wrong = "onnxruntime's integer kernel is wrong for rows of one element"
-    return wrong if size == 1 else f"{wrong}, which its free sizes allow"
+    return wrong if size == 1 else f"{wrong}, which its free sizes allow (--shape fixes them)"
 
 
 def _row(node: ir.Node) -> int | None:

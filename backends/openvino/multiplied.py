@@ -116,7 +116,8 @@ def _why_no_kernel(node: ir.Node) -> str | None:
 def _scaled_twice(node: ir.Node) -> str | None:
     if not scaled_twice(node.outputs[0]):
         return None
-    return "OpenVINO applies its scale once for each operator that reads it, where sizes are free or a Loop reads it"
+    what = "OpenVINO applies its scale once for each operator that reads it"
+    return f"{what}, where sizes are free (--shape fixes them) or a Loop reads it"
 
 
 def scaled_twice(value: ir.Value) -> bool:

@@ -45,8 +45,8 @@ def test_rows_of_a_softmax_may_be_free_sizes() -> None:
     )
     found = onnxq.plan(model, backend="tvm")
     assert "Softmax" in found.quantized.values(), found.kept_float
-    told = [kept.reason for kept in onnxq.plan(model, backend="onnxruntime").kept_float if kept.op == "Softmax"]
-    assert told == ["onnxruntime's integer kernel is wrong for rows of one element, which its free sizes allow"]
+    (told,) = [kept.reason for kept in onnxq.plan(model, backend="onnxruntime").kept_float if kept.op == "Softmax"]
+    assert told.endswith("is wrong for rows of one element, which its free sizes allow (--shape fixes them)")
 
 
 @pytest.mark.parametrize(("weight", "act", "kinds"), [(8, 8, {3, 2, 6}), (8, 16, {3, 4, 6}), (16, 16, {5, 4, 6})])
