@@ -12,12 +12,13 @@ import onnx_ir as ir
 from onnxq.backend import Backend
 from onnxq.checks.caches import check_caches
 from onnxq.checks.fingerprint import fingerprint
+from onnxq.checks.free_sizes import check_sized
 from onnxq.checks.randomness import check_random
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import OptionError
 from onnxq.graph.files.as_it_came import AsItCame
 from onnxq.graph.files.load import load
-from onnxq.graph.files.onnx_checker import check, check_inputs
+from onnxq.graph.files.onnx_checker import check_inputs
 from onnxq.graph.foreign import infer_foreign
 from onnxq.graph.namer import unique_names
 from onnxq.graph.note import Note
@@ -113,7 +114,7 @@ class Prepared:
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         if not streamed and not as_scaled:
             self.notes += map(str, fold_forward(model))
-        check(model)
+        check_sized(model, options.shapes)
         self.model = model
         self.given = None if self.halves else as_it_came.beside(model)
         self.converted = source if any(note.by_converter for note in done) and not self.halves else None

@@ -20,6 +20,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxq.backend import Backend
+from onnxq.checks.free_sizes import check_sized
 from onnxq.deploying.apart import apart
 from onnxq.deploying.border import with_border
 from onnxq.deploying.rounded import round_weights
@@ -75,6 +76,8 @@ def in_form(model: Source, target: Backend, options: Options) -> tuple[Quantized
     widen_halves(raised)  # onnxq stores float constants so: that computes in float32
     widened = in_float32(raised)
     done = [*fixed, *widened, *_normalized(raised, needed_opset(target, options), options)]
+    if fixed:
+        check_sized(raised, options.shapes)
     trained = any((n.domain, n.op_type) == (fake_quantize.DOMAIN, fake_quantize.NAME) for n in all_nodes(raised))
     found = read_folded(raised, backend=target.name, arithmetic=trained)
     least = _opset(found, target, options)

@@ -16,6 +16,7 @@ GivenSizes = int | str | Sequence[int | None]
 GivenShapes = str | Mapping[str, GivenSizes] | Collection[str]
 """What :func:`parse_shapes` reads."""
 
+_MOST = 2**63 - 1
 _SIZES = re.compile(r"(\d+|\*)([x,](\d+|\*))*")
 _EXAMPLE = (
     "Write the sizes of an input, as in images=1x3x480x480 (* leaves one as it is), or a free size, as in batch=1"
@@ -29,7 +30,7 @@ def parse_shapes(given: object) -> tuple[str, ...]:
         given: one such string or several, with ``x`` or ``,`` between sizes, or names with sizes.
 
     Raises:
-        OptionError: it is something else, a name is there twice, or a size is 0.
+        OptionError: it is something else, a name is there twice, or a size is 0 or none of ONNX.
     """
     if isinstance(given, str):
         given = (given,)
@@ -45,8 +46,9 @@ def parse_shapes(given: object) -> tuple[str, ...]:
             raise OptionError(f"{text!r} is not NAME=SIZES", where="shapes", hint=_EXAMPLE)
         if name in found:
             raise OptionError(f"{name!r} is there twice", where="shapes", hint="Leave one of the two out")
-        if 0 in sizes_of(f"={sizes}")[1]:
-            raise OptionError(f"{text!r} has a size of 0", where="shapes", hint=_EXAMPLE)
+        wrong = [size for size in sizes_of(f"={sizes}")[1] if size is not None and not 0 < size <= _MOST]
+        if wrong:
+            raise OptionError(f"{text!r} has a size of {wrong[0]}", where="shapes", hint=_EXAMPLE)
         found[name] = sizes
     return tuple(f"{name}={sizes}" for name, sizes in found.items())
 

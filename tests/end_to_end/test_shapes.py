@@ -52,6 +52,21 @@ def test_data_of_other_sizes_is_refused() -> None:
         quantize(free(), FEEDS, options=Options(shapes="x=1x3x9x9"))
 
 
+def test_sizes_that_the_model_cannot_have(tmp_path: Path) -> None:
+    model = build(
+        "(float[N, 3, H, W] x) => (float[N, 5] y) { c = Conv (x, w) \n f = Flatten (c) \n y = Gemm (f, v) }",
+        w=normal(4, 3, 3, 3),
+        v=normal(144, 5, seed=1),
+    )
+    cannot = r"Gemm.*144 and 196.*cannot have the sizes asked for \(--shape\): x=1x3x9x9"
+    with pytest.raises(ModelError, match=cannot):
+        quantize(model, images(1, 3, 9, 9), options=Options(shapes="x=1x3x9x9"))
+    quantize(model, FEEDS, output=tmp_path / "q.onnx", options=Options(placement="all"))
+    with pytest.raises(ModelError, match=cannot):
+        deploy(tmp_path / "q.onnx", backend="qnn", output=tmp_path / "d.onnx", options=Options(shapes="x=1x3x9x9"))
+    assert not (tmp_path / "d.onnx").exists()
+
+
 def test_statistics_are_of_the_sizes(tmp_path: Path) -> None:
     model = free()
     calibrate(model, FEEDS, output=tmp_path / "free.npz")

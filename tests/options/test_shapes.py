@@ -33,7 +33,10 @@ def test_a_name_may_hold_what_stands_between() -> None:
     assert sizes_of("a=b:0=1x2") == ("a=b:0", (1, 2))
 
 
-@pytest.mark.parametrize("given", ["x", "=1", "x=", "x=1x", "x=-1x3", "x=1x0", {"x": (1.5,)}, 7, [3], ["x=1", "x=2"]])
+@pytest.mark.parametrize(
+    "given",
+    ["x", "=1", "x=", "x=1x", "x=-1x3", "x=1x0", "x=9223372036854775808", {"x": (1.5,)}, 7, [3], ["x=1", "x=2"]],
+)
 def test_others_are_refused(given: Any) -> None:
     with pytest.raises(OptionError, match=r"^shapes: "):
         Options(shapes=given)

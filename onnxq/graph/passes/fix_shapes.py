@@ -56,7 +56,8 @@ def _fix(value: ir.Value, sizes: Sequence[int | None]) -> None:
     shape = value.shape if value.shape is not None else ir.Shape([None] * len(sizes))
     where, has = f"{_WHERE}, {value.name!r}", f"the input has {_said(value)}"
     if len(shape) != len(sizes):
-        raise OptionError(f"{len(sizes)} sizes were given, {has}", where=where)
+        were = "1 size was" if len(sizes) == 1 else f"{len(sizes)} sizes were"
+        raise OptionError(f"{were} given, {has}", where=where)
     for axis, (old, new) in enumerate(zip(shape, sizes, strict=True)):
         if isinstance(old, int) and new is not None and old != new:
             hint = "Only free sizes can be fixed: export the float model for another"

@@ -51,12 +51,12 @@ def fold_forward(model: ir.Model) -> list[Note]:
     Returns:
         A note of how many nodes were folded.
     """
-    found = [node for graph in all_graphs(model) for node in graph if _place(node) is not None]
-    if not found:
+    found = [node for graph in all_graphs(model) for node in graph if _affine(node) is not None]
+    if not any(_place(node) is not None for node in found):
         return []
     grouped = {node for group in find_groups(model) for node in group.nodes}
     namer = Namer(model)
-    folded = sum(_fold(node, namer) for node in reversed(found) if node not in grouped)
+    folded = sum(_fold(node, namer) for node in reversed(found) if node not in grouped)  # one makes way for another
     if not folded:
         return []
     notes = [Note("fold_forward", "", f"{folded} element-wise nodes folded into the layers behind them")]

@@ -52,6 +52,7 @@ def test_an_input_of_one_axis_comes_before_a_size_of_its_name() -> None:
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
+        (("x", (1,)), r"'x': 1 size was given"),
         (("x", (1, 3, 8)), r"'x': 3 sizes were given, the input has \[N,3,H,W\]"),
         (("x", (1, 4, 8, 8)), r"'x': axis 1 cannot be 4, the input has \[N,3,H,W\]"),
         (("X", (1, 3, 8, 8)), r"no input and no free size 'X'. Its inputs: 'x' \[N,3,H,W\], 'm' \[N,H\]"),

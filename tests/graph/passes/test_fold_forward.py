@@ -85,6 +85,18 @@ def test_a_factor_in_front_of_an_offset(offset: str) -> None:
     assert folded(PICTURE, f"{body}Conv<pads = [1,1,1,1]>(n, w)") == [offset[:3], "Conv"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "l = Add(x, a) \n m = Add(b, l) \n y = Conv(m, w)",
+        "k0 = Mul(x, a) \n l = Sub(b, k0) \n m = Div(l, b) \n y = Conv(m, w)",
+        "k0 = Add(x, a) \n l = Sub(b, k0) \n m = Mul(l, a) \n y = Conv(m, w, k)",
+    ],
+)
+def test_a_row_of_nodes(body: str) -> None:
+    assert folded(PICTURE, body) == ["Conv"]
+
+
 def test_a_tensor_of_other_numbers_has_another_name() -> None:
     text = f"{PICTURE} {{ x = Tanh(i) \n m = Mul(x, a) \n n = Add(m, b) \n y = Conv<pads = [1,1,1,1]>(n, w) }}"
     model, notes = apply(change, build(text, **CONSTANTS), FEEDS[PICTURE], tolerance=TOLERANCE)
