@@ -7,6 +7,7 @@ of these nodes is one more rounding. What scales an input of the model stays: da
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +23,16 @@ from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, only_reader
+from onnxq.graph.values import constant_array, input_of, only_reader, scalar
 
 __all__ = ["fold_forward"]
 
 
 _MOVES = frozenset({"Cast", "Gather", "Identity", "Pad", "Reshape", "Resize", "Slice", "Transpose"})
+_FUNCTIONS = frozenset({"Celu", "Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu"})
+_FUNCTIONS |= {"Softsign", "Swish", "Tanh", "ThresholdedRelu"}
+_OF_ZERO = frozenset({"gelu", "hardswish", "mish", "silu"})
+"""Kinds of groups, and above operators, that give 0 for some numbers."""
 
 
 class _Affine(NamedTuple):
@@ -41,9 +46,10 @@ class _Affine(NamedTuple):
 def fold_forward(model: ir.Model) -> list[Note]:
     """Folds arithmetic with one constant for all into the Conv, ConvTranspose, Gemm or MatMul that alone reads it.
 
-    A factor always folds, an offset where the layer adds no zeros around what it reads. Where it does, a factor in
-    front of the offset folds all the same: ``a x + b`` is ``a (x + b / a)``. What is part of an activation function, or
-    an output of the model, stays.
+    A factor always folds; an offset where the layer adds no zeros around what it reads, and where that is what an
+    activation function gives which is 0 for some numbers. Of others an offset may take off most (``exp(x) - 1``): a
+    grid for what is in front of it would be too coarse. Where an offset stays, a factor in front of it folds all the
+    same: ``a x + b`` is ``a (x + b / a)``. What is part of an activation function, or an output of the model, stays.
 
     Args:
         model: changed in place; normalized (:func:`onnxq.graph.passes.normalize.normalize`), and so it is left.
@@ -54,9 +60,12 @@ def fold_forward(model: ir.Model) -> list[Note]:
     found = [node for graph in all_graphs(model) for node in graph if _affine(node) is not None]
     if not any(_place(node) is not None for node in found):
         return []
-    grouped = {node for group in find_groups(model) for node in group.nodes}
+    groups = find_groups(model)
+    grouped = {node for group in groups for node in group.nodes}
+    functions = {value for group in groups if group.kind in _OF_ZERO for value in group.outputs}
     namer = Namer(model)
-    folded = sum(_fold(node, namer) for node in reversed(found) if node not in grouped)  # one makes way for another
+    alone = (node for node in reversed(found) if node not in grouped)
+    folded = sum(_fold(node, functions, namer) for node in alone)  # one makes way for another
     if not folded:
         return []
     notes = [Note("fold_forward", "", f"{folded} element-wise nodes folded into the layers behind them")]
@@ -128,10 +137,29 @@ def _is_of_an_input(value: ir.Value | None) -> bool:
     return value is not None and value.is_graph_input()
 
 
-def _fold(node: ir.Node, namer: Namer) -> bool:
-    """Fold a node into the layer behind it, where that can be done."""
+def _takes_zero(value: ir.Value | None, functions: Collection[ir.Value]) -> bool:
+    """Whether 0 is among the numbers of a tensor: it is what such an activation function gives, or that scaled."""
+    while value is not None and value not in functions and (maker := value.producer()) is not None:
+        arithmetic, read = _affine(maker), maker.inputs[0]
+        if maker.op_type in _FUNCTIONS and maker.domain == "":
+            return maker.op_type != "Clip" or _clips_about_zero(maker)
+        if arithmetic is not None and (not arithmetic.shift or only_reader(value) is not None):  # which folds as well
+            read = maker.inputs[arithmetic.data]
+        elif maker.op_type not in ("Pow", *_MOVES) and not (maker.op_type == "Mul" and read is maker.inputs[1]):
+            return False
+        value = read
+    return value is not None and value in functions
+
+
+def _clips_about_zero(node: ir.Node) -> bool:
+    low, high = (scalar(input_of(node, index)) for index in (1, 2))
+    return (low is None or low <= 0) and (high is None or high >= 0)
+
+
+def _fold(node: ir.Node, functions: Collection[ir.Value], namer: Namer) -> bool:
+    """Fold a node into the layer behind it, where that can be done; ``functions`` are made by several nodes."""
     place = _place(node)
-    if place is None:
+    if place is None or (place.affine.shift and not _takes_zero(node.inputs[place.affine.data], functions)):
         return False
     try:
         if place.affine.shift:

@@ -158,3 +158,29 @@ def test_what_scales_an_input_stays(before: str) -> None:
     text = f"{PICTURE} {{ {before} \n y = Conv(m, w) }}"
     model, _ = apply(change, build(text, **CONSTANTS), FEEDS[PICTURE], tolerance=0)
     assert ops(model) == [line.split(" = ")[1].split("(")[0].split("<")[0] for line in before.split("\n")] + ["Conv"]
+
+
+@pytest.mark.parametrize("function", ["Exp(i)", "Sigmoid(i)", "Softplus(i)", "Cos(i)", "Clip(i, a)"])
+def test_an_offset_that_may_cancel_stays(function: str) -> None:
+    """A grid for exp(x), all of whose numbers are about 1, would be too coarse for exp(x) - 1."""
+    for arithmetic, left in (("Add(p, b)", ["Add"]), ("Mul(p, b)", [])):
+        text = f"{PICTURE} {{ p = {function} \n m = {arithmetic} \n y = Conv(m, w) }}"
+        model, _ = apply(change, build(text, **CONSTANTS), FEEDS[PICTURE], tolerance=TOLERANCE)
+        assert ops(model)[1:] == [*left, "Conv"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "p = Relu(i)",
+        "p = Clip(i, b, a)",
+        "t = Relu(i) \n q = Mul(t, t) \n p = Mul(q, a)",
+        "t = Relu(i) \n p = Pow(t, two)",
+        "t = Sigmoid(i) \n p = Mul(i, t)",
+        "t = HardSwish(i) \n p = Transpose<perm = [0,1,3,2]>(t)",
+    ],
+)
+def test_an_offset_behind_a_function_that_is_zero_somewhere(function: str) -> None:
+    text = f"{PICTURE} {{ {function} \n m = Add(p, b) \n y = Conv(m, w) }}"
+    model, _ = apply(change, build(text, **CONSTANTS, two=np.float32(2)), FEEDS[PICTURE], tolerance=TOLERANCE)
+    assert "Add" not in ops(model)
