@@ -69,7 +69,7 @@ def _lost(found: Agreement) -> Iterator[str]:
     for name, loss in found.against_float.items():
         runtime, simulation = decibels(loss.runtime), decibels(loss.simulation)
         if runtime != simulation or found.outputs[name].sqnr < loss.simulation:
-            yield f"{name}: {runtime}, in simulation {simulation}"
+            yield f"{name}: {runtime}, in simulation {simulation}, of the float model inside"
 
 
 def _to_find_out(found: Agreement) -> list[str]:
