@@ -17,10 +17,10 @@ from onnxq.calibration.usable import Usable
 from onnxq.checks.constant import constant_outputs, still_constant, tensors_of
 from onnxq.checks.findings import SHOWN, Finding, of_error, sentences
 from onnxq.checks.fingerprint import fingerprint
-from onnxq.checks.for_bytes import for_bytes
 from onnxq.checks.states import states
 from onnxq.console.terminal import listed, plural
 from onnxq.errors import DataError, OnnxqError, OptionError
+from onnxq.graph.recognition.for_bytes import for_bytes
 from onnxq.options import ImageOptions, Options
 from onnxq.ort.inputs import InputInfo, inputs_of
 from onnxq.ort.session import Session
@@ -107,7 +107,7 @@ class Looker:
         inputs: the inputs of the model that are looked at.
         states: those that may carry a state, see :func:`onnxq.checks.states.states`: it is at rest where a sequence
             begins.
-        scaled: those that the model scales itself, see :func:`onnxq.checks.for_bytes.for_bytes`.
+        scaled: those that the model scales itself, see :func:`onnxq.graph.recognition.for_bytes.for_bytes`.
 
     Attributes:
         samples: feeds seen.

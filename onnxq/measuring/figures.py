@@ -23,7 +23,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was compared with what, and what that showed, as :class:`onnxq.agreement.Agreement` tells it."""
+    """What was compared with what, and what that showed, as :class:`onnxq.measuring.agreement.Agreement` tells it."""
 
     compared: str
     outputs: Mapping[str, Errors]

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxq.calibration.statistics import SENTINEL
+from onnxq.graph.recognition.masks import LEAST
 
 __all__ = ["are_numbers", "fill_of", "is_filled"]
 
-_LEAST = 1e3
-"""Smallest magnitude of such a number: scores are tens."""
 _FAR = 100.0
 """Its magnitude over that of all others, at least."""
 _TWICE = 2
@@ -41,7 +40,7 @@ def fill_of(values: NDArray[Any]) -> float | None:
         return None
     low, high = float(values.min()), float(values.max())
     far = low if -low > high else high
-    if not _LEAST <= abs(far) <= SENTINEL:  # nor is what is not finite
+    if not LEAST <= abs(far) <= SENTINEL:  # nor is what is not finite
         return None
     edge = far / _CROWD
     beyond = _beyond(values, edge)

@@ -17,9 +17,9 @@ from onnxq.checks.constant import constant_outputs
 from onnxq.checks.data import EMPTY, UNSCALED, Looker
 from onnxq.checks.findings import Finding, sentences
 from onnxq.checks.fingerprint import Fingerprint
-from onnxq.checks.for_bytes import MOVES
 from onnxq.checks.weights import check_weights
 from onnxq.errors import ExecutionError
+from onnxq.graph.recognition.for_bytes import MOVES
 from onnxq.options import Options
 
 __all__ = ["remarks"]

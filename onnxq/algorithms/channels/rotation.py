@@ -56,10 +56,6 @@ class Rotation:
         made = _mixed(self.outer.T, self.inner.T, made) if self.conjugates else _mixed(self.outer, self.inner, made)
         return np.moveaxis(made.reshape(moved.shape), 0, axis)
 
-    def matrix(self) -> Matrix:
-        """R, (C, C)."""
-        return self.along(np.eye(len(self.order)), 0)
-
     def digest(self) -> bytes:
         """A digest of R."""
         found = sha256()

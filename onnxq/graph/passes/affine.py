@@ -10,7 +10,30 @@ from onnxq.graph.layer import Channels, Layer, Refusal, Shared, check_finite, re
 from onnxq.graph.namer import Namer
 from onnxq.graph.traverse import describe
 
-__all__ = ["fold_into_next", "fold_into_previous"]
+__all__ = ["fold_into_next", "fold_into_previous", "scale_and_shift"]
+
+
+def scale_and_shift(op: str, index: int, constant: Channels) -> tuple[Channels, Channels] | None:
+    """What arithmetic with a constant does to its other input x, as ``scale * x + shift``; None for other operators.
+
+    Args:
+        op: of two inputs.
+        index: which of them x is.
+        constant: the numbers of the other one, as many as are wanted of both.
+    """
+    ones, zeros = np.ones_like(constant), np.zeros_like(constant)
+    match op, index:
+        case "Mul", _:
+            return constant, zeros
+        case "Add", _:
+            return ones, constant
+        case "Sub", 0:
+            return ones, -constant
+        case "Sub", 1:
+            return -ones, constant
+        case "Div", 0 if np.all(constant != 0):
+            return 1.0 / constant, zeros
+    return None
 
 
 def fold_into_previous(layer: Layer, node: ir.Node, scale: Channels, shift: Channels, namer: Namer) -> None:

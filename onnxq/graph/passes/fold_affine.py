@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxq.graph.layer import Channels, Layer, Refusal, Shared, find_layer, per_channel
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import NOT_FOLDED, Note
-from onnxq.graph.passes.affine import fold_into_previous
+from onnxq.graph.passes.affine import fold_into_previous, scale_and_shift
 from onnxq.graph.passes.tied_tables import holds_a_table, tables_of
 from onnxq.graph.traverse import all_graphs
 from onnxq.graph.values import AnyArray, constant_array
@@ -92,16 +91,4 @@ def _affine(op: str, index: int, array: AnyArray, layer: Layer) -> tuple[Channel
     constant = per_channel(array, layer)
     if constant is None:
         return None
-    ones, zeros = np.ones_like(constant), np.zeros_like(constant)
-    match op, index:
-        case "Mul", _:
-            return constant, zeros
-        case "Add", _:
-            return ones, constant
-        case "Sub", 0:
-            return ones, -constant
-        case "Sub", 1:
-            return -ones, constant
-        case "Div", 0 if np.all(constant != 0):
-            return 1.0 / constant, zeros
-    return None
+    return scale_and_shift(op, index, constant)

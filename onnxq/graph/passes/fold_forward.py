@@ -17,9 +17,10 @@ from onnxq.graph.edits import remove_nodes, replace_value
 from onnxq.graph.layer import FLOATS, Layer, Refusal, as_layer, check_finite, replace_constant
 from onnxq.graph.namer import Namer
 from onnxq.graph.note import Note
-from onnxq.graph.passes.affine import fold_into_next
+from onnxq.graph.passes.affine import fold_into_next, scale_and_shift
 from onnxq.graph.passes.fold_affine import ARITHMETIC, fold_affine
 from onnxq.graph.passes.prune import remove_dead
+from onnxq.graph.recognition.for_bytes import MOVES
 from onnxq.graph.recognition.groups import find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs
@@ -27,8 +28,6 @@ from onnxq.graph.values import constant_array, input_of, only_reader, scalar
 
 __all__ = ["fold_forward"]
 
-
-_MOVES = frozenset({"Cast", "Gather", "Identity", "Pad", "Reshape", "Resize", "Slice", "Transpose"})
 _FUNCTIONS = frozenset({"Celu", "Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu"})
 _FUNCTIONS |= {"Softsign", "Swish", "Tanh", "ThresholdedRelu"}
 _OF_ZERO = frozenset({"gelu", "hardswish", "mish", "silu"})
@@ -41,6 +40,15 @@ class _Affine(NamedTuple):
     data: int
     scale: float
     shift: float
+
+
+class _Place(NamedTuple):
+    """Arithmetic, the layer behind it, and the node in between that adds a constant, if there is one."""
+
+    node: ir.Node
+    affine: _Affine
+    layer: Layer
+    offset: ir.Node | None
 
 
 def fold_forward(model: ir.Model) -> list[Note]:
@@ -72,15 +80,6 @@ def fold_forward(model: ir.Model) -> list[Note]:
     return [*notes, *fold_affine(model), *remove_dead(model), *infer_shapes(model)]
 
 
-class _Place(NamedTuple):
-    """Arithmetic, the layer behind it, and the node in between that adds a constant, if there is one."""
-
-    node: ir.Node
-    affine: _Affine
-    layer: Layer
-    offset: ir.Node | None
-
-
 def _affine(node: ir.Node) -> _Affine | None:
     """What a node does to one of its inputs, where the other one is a single constant number."""
     if node.op_type not in ARITHMETIC or node.domain != "" or len(node.inputs) != 2:
@@ -92,18 +91,9 @@ def _affine(node: ir.Node) -> _Affine | None:
             continue
         if data.shape is None or array.ndim > len(data.shape):
             continue
-        number = float(array.reshape(()))
-        match node.op_type, index:
-            case "Mul", _:
-                return _Affine(index, number, 0.0)
-            case "Add", _:
-                return _Affine(index, 1.0, number)
-            case "Sub", 0:
-                return _Affine(index, 1.0, -number)
-            case "Sub", 1:
-                return _Affine(index, -1.0, number)
-            case "Div", 0 if number:
-                return _Affine(index, 1.0 / number, 0.0)
+        found = scale_and_shift(node.op_type, index, array.reshape(1).astype(np.float64))
+        if found is not None:
+            return _Affine(index, *(float(numbers[0]) for numbers in found))
     return None
 
 
@@ -131,7 +121,7 @@ def _is_of_an_input(value: ir.Value | None) -> bool:
     """Whether nothing but movement and arithmetic with constants stands between an input of the model and a tensor."""
     while value is not None and (maker := value.producer()) is not None:
         arithmetic = _affine(maker)
-        if arithmetic is None and maker.op_type not in _MOVES:
+        if arithmetic is None and maker.op_type not in MOVES:
             return False
         value = maker.inputs[arithmetic.data if arithmetic is not None else 0]
     return value is not None and value.is_graph_input()
@@ -145,7 +135,7 @@ def _takes_zero(value: ir.Value | None, functions: Collection[ir.Value]) -> bool
             return maker.op_type != "Clip" or _clips_about_zero(maker)
         if arithmetic is not None and (not arithmetic.shift or only_reader(value) is not None):  # which folds as well
             read = maker.inputs[arithmetic.data]
-        elif maker.op_type not in ("Pow", *_MOVES) and not (maker.op_type == "Mul" and read is maker.inputs[1]):
+        elif maker.op_type not in ("Pow", *MOVES) and not (maker.op_type == "Mul" and read is maker.inputs[1]):
             return False
         value = read
     return value is not None and value in functions
