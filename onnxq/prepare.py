@@ -38,6 +38,7 @@ from onnxq.options import Options
 from onnxq.options.selection import mark_excluded
 from onnxq.options.shapes import sizes_of
 from onnxq.ort.session import require_library
+from onnxq.planning.cancelling import may_cancel
 from onnxq.planning.uneven import too_uneven
 from onnxq.render import dynamic_fake_quantize, fake_quantize, nnie_quantize
 from onnxq.spec import WIDE_OPSET, QuantSpec
@@ -113,7 +114,7 @@ class Prepared:
         self.notes += map(str, done)
         self.notes += map(str, infer_foreign(model, options.custom_op_library))
         if not streamed and not as_scaled:
-            self.notes += map(str, fold_forward(model))
+            self.notes += map(str, fold_forward(model, may_cancel))
         check_sized(model, options.shapes)
         self.model = model
         self.given = None if self.halves else as_it_came.beside(model)

@@ -7,7 +7,7 @@ of these nodes is one more rounding. What scales an input of the model stays: da
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,20 +21,18 @@ from onnxq.graph.passes.affine import fold_into_next, scale_and_shift
 from onnxq.graph.passes.fold_affine import ARITHMETIC, fold_affine
 from onnxq.graph.passes.prune import remove_dead
 from onnxq.graph.recognition.for_bytes import MOVES
-from onnxq.graph.recognition.groups import find_groups
+from onnxq.graph.recognition.groups import Group, find_groups
 from onnxq.graph.shapes import infer_shapes
 from onnxq.graph.traverse import all_graphs
-from onnxq.graph.values import constant_array, input_of, only_reader, scalar
+from onnxq.graph.values import constant_array, only_reader
 
-__all__ = ["fold_forward"]
+__all__ = ["Affine", "Cancels", "fold_forward", "one_affine"]
 
-_FUNCTIONS = frozenset({"Celu", "Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu"})
-_FUNCTIONS |= {"Softsign", "Swish", "Tanh", "ThresholdedRelu"}
-_OF_ZERO = frozenset({"gelu", "hardswish", "mish", "silu"})
-"""Kinds of groups, and above operators, that give 0 for some numbers."""
+Cancels = Callable[[ir.Value, Sequence[Group]], bool]
+"""Whether an offset may take off most of a tensor, given the activation functions that are several nodes."""
 
 
-class _Affine(NamedTuple):
+class Affine(NamedTuple):
     """``scale * x + shift``, and which input x is."""
 
     data: int
@@ -46,41 +44,40 @@ class _Place(NamedTuple):
     """Arithmetic, the layer behind it, and the node in between that adds a constant, if there is one."""
 
     node: ir.Node
-    affine: _Affine
+    affine: Affine
     layer: Layer
     offset: ir.Node | None
 
 
-def fold_forward(model: ir.Model) -> list[Note]:
+def fold_forward(model: ir.Model, cancels: Cancels) -> list[Note]:
     """Folds arithmetic with one constant for all into the Conv, ConvTranspose, Gemm or MatMul that alone reads it.
 
-    A factor always folds; an offset where the layer adds no zeros around what it reads, and where that is what an
-    activation function gives which is 0 for some numbers. Of others an offset may take off most (``exp(x) - 1``): a
-    grid for what is in front of it would be too coarse. Where an offset stays, a factor in front of it folds all the
-    same: ``a x + b`` is ``a (x + b / a)``. What is part of an activation function, or an output of the model, stays.
+    A factor always folds; an offset where the layer adds no zeros around what it reads, and takes off little of it.
+    Where an offset stays, a factor in front of it folds all the same: ``a x + b`` is ``a (x + b / a)``. What is part of
+    an activation function, or an output of the model, stays.
 
     Args:
         model: changed in place; normalized (:func:`onnxq.graph.passes.normalize.normalize`), and so it is left.
+        cancels: of what offsets stay.
 
     Returns:
         A note of how many nodes were folded.
     """
-    found = [node for graph in all_graphs(model) for node in graph if _affine(node) is not None]
+    found = [node for graph in all_graphs(model) for node in graph if one_affine(node) is not None]
     if not any(_place(node) is not None for node in found):
         return []
     groups = find_groups(model)
     grouped = {node for group in groups for node in group.nodes}
-    functions = {value for group in groups if group.kind in _OF_ZERO for value in group.outputs}
     namer = Namer(model)
     alone = (node for node in reversed(found) if node not in grouped)
-    folded = sum(_fold(node, functions, namer) for node in alone)  # one makes way for another
+    folded = sum(_fold(node, groups, cancels, namer) for node in alone)  # one makes way for another
     if not folded:
         return []
     notes = [Note("fold_forward", "", f"{folded} element-wise nodes folded into the layers behind them")]
     return [*notes, *fold_affine(model), *remove_dead(model), *infer_shapes(model)]
 
 
-def _affine(node: ir.Node) -> _Affine | None:
+def one_affine(node: ir.Node) -> Affine | None:
     """What a node does to one of its inputs, where the other one is a single constant number."""
     if node.op_type not in ARITHMETIC or node.domain != "" or len(node.inputs) != 2:
         return None
@@ -93,18 +90,18 @@ def _affine(node: ir.Node) -> _Affine | None:
             continue
         found = scale_and_shift(node.op_type, index, array.reshape(1).astype(np.float64))
         if found is not None:
-            return _Affine(index, *(float(numbers[0]) for numbers in found))
+            return Affine(index, *(float(numbers[0]) for numbers in found))
     return None
 
 
 def _place(node: ir.Node) -> _Place | None:
     """Where a node of such arithmetic may fold to: the layer that alone reads it, or what an offset makes of it."""
-    affine = _affine(node)
+    affine = one_affine(node)
     reader = only_reader(node.outputs[0]) if affine is not None else None
     if affine is None or reader is None or _is_of_an_input(node.inputs[affine.data]):
         return None
     offset = None
-    if not affine.shift and (found := _affine(reader)) is not None and found.scale == 1.0:
+    if not affine.shift and (found := one_affine(reader)) is not None and found.scale == 1.0:
         offset, reader = reader, only_reader(reader.outputs[0])
     if reader is None or node.graph is not reader.graph:
         return None
@@ -120,36 +117,18 @@ def _place(node: ir.Node) -> _Place | None:
 def _is_of_an_input(value: ir.Value | None) -> bool:
     """Whether nothing but movement and arithmetic with constants stands between an input of the model and a tensor."""
     while value is not None and (maker := value.producer()) is not None:
-        arithmetic = _affine(maker)
+        arithmetic = one_affine(maker)
         if arithmetic is None and maker.op_type not in MOVES:
             return False
         value = maker.inputs[arithmetic.data if arithmetic is not None else 0]
     return value is not None and value.is_graph_input()
 
 
-def _takes_zero(value: ir.Value | None, functions: Collection[ir.Value]) -> bool:
-    """Whether 0 is among the numbers of a tensor: it is what such an activation function gives, or that scaled."""
-    while value is not None and value not in functions and (maker := value.producer()) is not None:
-        arithmetic, read = _affine(maker), maker.inputs[0]
-        if maker.op_type in _FUNCTIONS and maker.domain == "":
-            return maker.op_type != "Clip" or _clips_about_zero(maker)
-        if arithmetic is not None and (not arithmetic.shift or only_reader(value) is not None):  # which folds as well
-            read = maker.inputs[arithmetic.data]
-        elif maker.op_type not in ("Pow", *MOVES) and not (maker.op_type == "Mul" and read is maker.inputs[1]):
-            return False
-        value = read
-    return value is not None and value in functions
-
-
-def _clips_about_zero(node: ir.Node) -> bool:
-    low, high = (scalar(input_of(node, index)) for index in (1, 2))
-    return (low is None or low <= 0) and (high is None or high >= 0)
-
-
-def _fold(node: ir.Node, functions: Collection[ir.Value], namer: Namer) -> bool:
-    """Fold a node into the layer behind it, where that can be done; ``functions`` are made by several nodes."""
+def _fold(node: ir.Node, groups: Sequence[Group], cancels: Cancels, namer: Namer) -> bool:
+    """Fold a node into the layer behind it, where that can be done."""
     place = _place(node)
-    if place is None or (place.affine.shift and not _takes_zero(node.inputs[place.affine.data], functions)):
+    data = node.inputs[place.affine.data] if place is not None else None
+    if place is None or data is None or (place.affine.shift and cancels(data, groups)):
         return False
     try:
         if place.affine.shift:
@@ -184,7 +163,7 @@ def _fold_factor(place: _Place, namer: Namer) -> None:
 
 def _divide(offset: ir.Node, factor: float, namer: Namer) -> None:
     """Divide the constant that a node adds or subtracts."""
-    affine = _affine(offset)
+    affine = one_affine(offset)
     assert affine is not None
     value = offset.inputs[1 - affine.data]
     number = constant_array(value)

@@ -11,6 +11,7 @@ from onnxq.graph.note import Note
 from onnxq.graph.passes.fold_forward import fold_forward
 from onnxq.graph.passes.normalize import normalize
 from onnxq.options import Options
+from onnxq.planning.cancelling import may_cancel
 from onnxq.prepare import Prepared
 from tests.graph.helpers import Array, apply, build, ops, random
 from tests.models import f32
@@ -34,7 +35,7 @@ FEEDS = {PICTURE: {"i": random(2, 4, 6, 6)}, ROWS: {"i": random(5, 4)}}
 
 
 def change(model: ir.Model) -> list[Note]:
-    return [*normalize(model, min_opset=14), *fold_forward(model)]
+    return [*normalize(model, min_opset=14), *fold_forward(model, may_cancel)]
 
 
 def folded(signature: str, body: str) -> list[str]:
